@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +210,36 @@ def test_last_checkpoint_is_written_once_a_second_and_at_the_end(
             found.extend([trainer.current_epoch] * filepath.endswith("last.ckpt"))
             super()._save_checkpoint(trainer, filepath)
 
-    monkeypatch.setattr(checkpoints, "_LAST_EVERY_S", every_s)
+    monkeypatch.setattr(checkpoints, "_WRITTEN_EVERY_S", every_s)
     trainer = make_trainer(callbacks=[Keep()], max_epochs=4, enable_checkpointing=True)
     trainer.fit(make_model(Scored), make_data())
     assert found == written
+
+
+@pytest.mark.parametrize(("fails_at", "last"), [(None, 4), (4, 0)])
+def test_best_checkpoints_in_between_are_not_written(
+    make_data, make_model, make_trainer, monkeypatch, fails_at: int | None, last: int
+) -> None:
+    scores, written = [0.1, 0.2, 0.3, 0.4, 0.3], []
+
+    class Scored(Noting):
+        def validation_step(self, batch, batch_idx) -> None:
+            self.log("val_acc", scores[self.current_epoch], batch_size=batch.batch_size)
+
+        def on_train_epoch_start(self) -> None:
+            if self.current_epoch == fails_at:
+                raise ZeroDivisionError("mine")
+
+    write = checkpoints._write
+    monkeypatch.setattr(checkpoints, "_write", lambda path, data: (written.append(path.stem), write(path, data)))
+    monkeypatch.setattr(checkpoints, "_WRITTEN_EVERY_S", 1000.0)
+    keep = BestCheckpoint()
+    trainer = make_trainer(callbacks=[keep], max_epochs=5, enable_checkpointing=True)
+    with nullcontext() if fails_at is None else pytest.raises(ZeroDivisionError, match="mine"):
+        trainer.fit(make_model(Scored), make_data())
+    assert written == ["best", "last", "best", *(["last"] if fails_at is None else [])]
+    found = [torch.load(path, weights_only=True)["epoch"] for path in (keep.best_model_path, keep.last_model_path)]
+    assert found == [3, last]
 
 
 def test_best_checkpoint_of_a_module_without_val_acc_is_the_latest(make_data, make_model, make_trainer) -> None:
