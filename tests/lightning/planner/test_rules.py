@@ -370,7 +370,9 @@ def test_memory_is_refused_with_what_would_fit() -> None:
     train, later, both = (host_memory(process, wide, Layout(workers=2), each, 10**12).batches for each in sizes)
     assert both == train + later  # whose loaders are open at a time
     own = host_memory(process, replace(wide, num_workers=0), Layout(ranks=2), sizes[2], 10**12)
-    assert (own.batches, own.samplers) == (2 * 15, 0)  # as measured
+    assert (own.batches, own.samplers, own.answers) == (2 * 15, 0, 0)  # as measured
+    asking = host_memory(process, replace(wide, num_workers=0), Layout(), sizes[2], 10**12, remote=0.5)
+    assert asking.answers == (4 * 0.5 + 1) * 30_000_000 + 16_000_000
 
 
 def test_batches_of_an_epoch_are_limited_as_the_trainer_does() -> None:
