@@ -9,14 +9,13 @@ import shutil
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.strategies import Strategy
@@ -25,14 +24,14 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning.base import DataError, WriteError
 
 _BEST, _LAST = "best", "last"
-_WRITTEN_EVERY_S = 1.0
+_KEPT_EVERY_S = 1.0
 
 
 class BestCheckpoint(ModelCheckpoint):
     """Keeps ``best.ckpt``, the epoch with the best ``monitor``, and ``last.ckpt``.
 
     If the module does not log ``monitor``, ``best.ckpt`` is the latest epoch. While epochs of one rank take less than a second,
-    both are written once a second, and at the end, however that comes: writing them took a tenth of such a run.
+    ``last.ckpt`` is written, and the disk is waited for, once a second and at the end: this took a tenth of such a run.
 
     Args:
         monitor: What is compared. ``None``: the module's ``checkpoint_monitor``, a pair such as ``("val_auc", "max")``; for a
@@ -59,7 +58,7 @@ class BestCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
         self._fits = False
-        self._kept_s = -_WRITTEN_EVERY_S  # when last.ckpt was written
+        self._kept_s = -_KEPT_EVERY_S  # when last.ckpt was written
 
     @property
     def state_key(self) -> str:
@@ -98,33 +97,19 @@ class BestCheckpoint(ModelCheckpoint):
 
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Any]) -> None:
         if self._is_due(trainer):
-            _write_held(trainer)  # first: last.ckpt says which epoch is in best.ckpt
+            if isinstance(io := trainer.strategy.checkpoint_io, WholeCheckpointIO):
+                io.wait()  # first: last.ckpt says which epoch is in best.ckpt
             super()._save_last_checkpoint(trainer, monitor_candidates)
             self._kept_s = time.monotonic()
 
     def _is_due(self, trainer: Trainer) -> bool:
         # clocks of several ranks differ, and all of them have to save
-        return trainer.world_size > 1 or time.monotonic() - self._kept_s >= _WRITTEN_EVERY_S or _ends(trainer)
+        return trainer.world_size > 1 or time.monotonic() - self._kept_s >= _KEPT_EVERY_S or _ends(trainer)
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
         io = trainer.strategy.checkpoint_io
-        # other loggers may send the file away when it is saved
-        may_wait = all(isinstance(each, (CSVLogger, TensorBoardLogger)) for each in trainer.loggers)
-        if not may_wait or not isinstance(io, WholeCheckpointIO) or self._is_due(trainer):
-            return super()._save_checkpoint(trainer, filepath)
-        with io.holding():
+        with io.without_waiting() if isinstance(io, WholeCheckpointIO) and not self._is_due(trainer) else nullcontext():
             super()._save_checkpoint(trainer, filepath)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_end(trainer, pl_module)
-        _write_held(trainer)
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        try:
-            _write_held(trainer)
-        except WriteError as error:  # the user needs the exception
-            rank_zero_info(str(error))
-        super().on_exception(trainer, pl_module, exception)
 
     def _check_monitor(self, trainer: Trainer) -> None:
         """Where a best epoch would be saved: the end of an epoch that was not validated says nothing about ``monitor``."""
@@ -133,11 +118,6 @@ class BestCheckpoint(ModelCheckpoint):
         if self.monitor is not None and self.monitor not in trainer.callback_metrics:
             rank_zero_info(f"{self.monitor!r} is not logged: {_BEST}.ckpt is the latest epoch.")
             self.monitor = None
-
-
-def _write_held(trainer: Trainer) -> None:
-    if isinstance(io := trainer.strategy.checkpoint_io, WholeCheckpointIO):
-        io.write_held()
 
 
 def _ends(trainer: Trainer) -> bool:
@@ -174,8 +154,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
     """
 
     def __init__(self) -> None:
-        self._held: dict[Path, memoryview] = {}
-        self._holds = False
+        self._waits = True
+        self._behind: set[Path] = set()  # files that may not be on disk yet
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Raises `WriteError` if the file cannot be written; what was under the name before is still there then."""
@@ -184,33 +164,32 @@ class WholeCheckpointIO(TorchCheckpointIO):
         # First into memory, as Lightning does: torch answers a full disk with an error about its own position in the file.
         data = io.BytesIO()
         torch.save(checkpoint, data)
-        self._held.pop(Path(path), None)
-        if self._holds:
-            self._held[Path(path)] = data.getbuffer()
-        else:
-            _write(Path(path), data.getbuffer())
+        _write(Path(path), data.getbuffer(), self._waits)
+        (self._behind.discard if self._waits else self._behind.add)(Path(path))
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Keeps what is saved in the ``with`` block in memory, as it is then, until `write_held`."""
-        self._holds = True
+    def without_waiting(self) -> Iterator[None]:
+        """What is saved in the ``with`` block has its name at once, but until `wait` a power failure may lose it."""
+        self._waits = False
         try:
             yield
         finally:
-            self._holds = False
+            self._waits = True
 
-    def write_held(self) -> None:
-        """Raises `WriteError` if a file cannot be written."""
-        while self._held:
-            _write(*self._held.popitem())
-
-    def remove_checkpoint(self, path: str | Path) -> None:
-        self._held.pop(Path(path), None)
-        super().remove_checkpoint(path)
+    def wait(self) -> None:
+        """Waits until the files of `without_waiting` are on disk. Raises `WriteError` if one cannot be written."""
+        while self._behind:
+            path = self._behind.pop()
+            try:
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            except FileNotFoundError:  # removed since
+                continue
+            except OSError as error:
+                raise WriteError(f"{path}: this checkpoint cannot be written ({error.strerror}).") from error
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
         """Raises `DataError` that names a file which torch cannot read."""
-        self.write_held()
         if "://" in str(path) or not os.path.exists(path):  # Lightning names a missing one
             return super().load_checkpoint(path, *args, **options)
         if not os.path.isfile(path):  # a named pipe would be waited for
@@ -248,7 +227,7 @@ def _unreadable(path: str | Path, why: str) -> DataError:
     )
 
 
-def _write(path: Path, data: memoryview) -> None:
+def _write(path: Path, data: memoryview, waits: bool) -> None:
     free = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -256,7 +235,8 @@ def _write(path: Path, data: memoryview) -> None:
         with _file_that_becomes(path) as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if waits:
+                os.fsync(file.fileno())
     except OSError as error:
         raise WriteError(
             f"{path}: this checkpoint cannot be written ({error.strerror}): it takes {len(data):,} bytes, and {free:,} were "
