@@ -345,33 +345,39 @@ def test_batches_that_a_thread_makes_itself_are_not_counted(monkeypatch: pytest.
 def test_memory_is_refused_with_what_would_fit() -> None:
     process = ProcessMemory(base=100, model=20, work=20, client=10, batches=15, sampler=30_000_000)
     options = SamplingOptions(num_workers=2, concurrency=3, channel_size="50MB")
-    found = host_memory(process, options, Layout(ranks=2, workers=2), [9_000_000], 10**9, cache=7, pages=5)
+    found = host_memory(process, options, Layout(ranks=2, workers=2), [9_000_000], [50], 10**9, cache=7, pages=5)
     assert (found.trainers, found.batches, found.cache) == (300, 2 * (5 + 1) * 9_000_000, 7)
     assert found.samplers == 2 * 2 * 30_000_000
     assert found.needed == found.trainers + found.samplers + found.batches + found.cache
-    served = host_memory(process, options, Layout(ranks=2, workers=2, served=True), [9_000_000], 10**9)
+    served = host_memory(process, options, Layout(ranks=2, workers=2, served=True), [9_000_000], [50], 10**9)
     assert served.samplers > found.samplers  # the graph server, too
-    afar = host_memory(process, options, Layout(ranks=2, workers=2, concurrency=3), [9_000_000], 10**9, remote=0.5)
+    afar = host_memory(
+        process, options, Layout(ranks=2, workers=2, concurrency=3), [9_000_000], [50], 10**9, remote=0.5
+    )
     assert afar.answers == 2 * 2 * 3 * 4 * 4_500_000  # of the batches that samplers make at a time
     require_memory_of(found, 1.06 * found.needed, options, 16)
     with pytest.raises(
         OptionError, match=r"memory: a host .* What would fit: a smaller data.sampling.num_workers than 2"
     ):
         require_memory_of(found, 1.04 * found.needed, options, 16)
-    waiting = host_memory(process, replace(options, channel_size=None), Layout(workers=2), [10**9], 10**9)
+    waiting = host_memory(process, replace(options, channel_size=None), Layout(workers=2), [10**9], [50], 10**9)
     with pytest.raises(OptionError, match=r"a smaller data.sampling.channel_size than 50MB"):
         require_memory_of(waiting, 10**9, options, 16)
     shared = host_memory(
-        process, replace(options, channel_size="auto"), Layout(workers=2), [9_000_000], 8 * 4 * 9_000_000
+        process, replace(options, channel_size="auto"), Layout(workers=2), [9_000_000], [50], 8 * 4 * 9_000_000
     )
     assert shared.batches == 5 * 9_000_000  # an eighth of the memory, and the batch in training
     wide = replace(options, channel_size=None)
     sizes = ([9_000_000], [30_000_000], [9_000_000, 30_000_000])  # of training, and of validation
-    train, later, both = (host_memory(process, wide, Layout(workers=2), each, 10**12).batches for each in sizes)
+    train, later, both = (
+        host_memory(process, wide, Layout(workers=2), each, [50] * len(each), 10**12).batches for each in sizes
+    )
     assert both == train + later  # whose loaders are open at a time
-    own = host_memory(process, replace(wide, num_workers=0), Layout(ranks=2), sizes[2], 10**12)
+    few = host_memory(process, wide, Layout(workers=2), sizes[2], [2, 50], 10**12)
+    assert few.batches == 2 * 9_000_000 + later  # no more than there are
+    own = host_memory(process, replace(wide, num_workers=0), Layout(ranks=2), sizes[2], [50, 50], 10**12)
     assert (own.batches, own.samplers, own.answers) == (2 * 15, 0, 0)  # as measured
-    asking = host_memory(process, replace(wide, num_workers=0), Layout(), sizes[2], 10**12, remote=0.5)
+    asking = host_memory(process, replace(wide, num_workers=0), Layout(), sizes[2], [50, 50], 10**12, remote=0.5)
     assert asking.answers == (4 * 0.5 + 1) * 30_000_000 + 16_000_000
 
 

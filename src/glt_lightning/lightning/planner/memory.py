@@ -69,6 +69,7 @@ def host_memory(
     sampling: SamplingOptions,
     layout: Layout,
     batch_bytes: Sequence[float],
+    steps: Sequence[float],
     available: int,
     *,
     remote: float = 0.0,
@@ -76,12 +77,13 @@ def host_memory(
     pages: float = 0.0,
     locked: float = 0.0,
 ) -> HostMemory:
-    """The memory of one host. batch_bytes: of the largest batch in training, and in validation.  remote: share of rows that
-    other owners have.  available: bytes that the host has for the job, of which ``channel_size: auto`` is a share."""
+    """The memory of one host. batch_bytes: of the largest batch in training, and in validation.  steps: batches of a rank in a
+    pass over each.  remote: share of rows that other owners have.  available: bytes that the host has for the job, of which
+    ``channel_size: auto`` is a share."""
     drawn_at_once = max(1, layout.workers * layout.concurrency)
     batches, answers = process.batches, drawn_at_once * ANSWER_COPIES * remote * max(batch_bytes)
     if layout.workers:
-        batches = batches_in_flight(sampling, batch_bytes, available, layout.ranks)
+        batches = batches_in_flight(sampling, batch_bytes, steps, available, layout.ranks)
     elif remote:
         answers += _ASKING_BYTES + _ASKING_BATCHES * max(batch_bytes)
     return HostMemory(

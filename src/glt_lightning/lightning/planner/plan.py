@@ -214,11 +214,13 @@ class Plan:
         mapped = mapped_memory(manifest)
         cache = 0.0 if self.ratio is None else remote_cache_bytes(manifest, self.ratio)
         sampling = replace(data.sampling, num_workers=layout.workers, concurrency=layout.concurrency)
+        passes = replace(self.dealing, every=1).passes(self.probe.seeds, self.probe.validation_seeds, layout.world_size)
         return host_memory(
             self.probe.memory,
             sampling,
             layout,
             self.probe.largest_batches,
+            [passes.steps, passes.validation_steps][: len(self.probe.largest_batches)],
             self.available,
             remote=0.0 if not self.counted else self.counted.remote.row_bytes / max(1.0, self.counted.row_bytes),
             cache=cache + (self._attributes_in_memory or 0),

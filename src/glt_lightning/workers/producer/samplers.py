@@ -306,9 +306,13 @@ class InlineProducer(OwnSamplers):
         self._made.clear()  # they hold the graph, and a loader that is closed holds this object
 
 
-def batches_in_flight(sampling: SamplingOptions, nbytes: Sequence[float], available: int, ranks: int) -> float:
+def batches_in_flight(
+    sampling: SamplingOptions, nbytes: Sequence[float], steps: Sequence[float], available: int, ranks: int
+) -> float:
     """Bytes of batches of a rank that sampler processes make, by the rule that limits them. Memory beyond the end of a batch in
-    its slot is not taken. nbytes: of the largest batch of each loader that is open at a time."""
+    its slot is not taken. nbytes: of the largest batch of each loader that is open at a time.  steps: batches of a pass over
+    each."""
     most = sampling.num_workers * sampling.concurrency
     limited = InFlight.of(with_channel_bytes(sampling, ranks, available), most, "")
-    return sum((limited.allowed(max(1, round(each))) + 1) * each for each in nbytes)  # and the one in training
+    # and the one in training
+    return sum(min(n, limited.allowed(max(1, round(each))) + 1) * each for each, n in zip(nbytes, steps, strict=True))
