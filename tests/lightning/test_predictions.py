@@ -18,7 +18,7 @@ from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
 from glt_lightning.base import DataError, OptionError, PeerError, WriteError
 from glt_lightning.cli import main
 from glt_lightning.lightning import read_predictions
-from glt_lightning.lightning.callbacks import predictions
+from glt_lightning.lightning.callbacks import prediction_places, predictions
 from glt_lightning.lightning.callbacks.prediction_files import MANIFEST, PredictionFile, file_name, manifest_text
 from glt_lightning.lightning.callbacks.prediction_places import FolderPlace
 from tests.helpers.disks import SIZE, full_soon
@@ -222,6 +222,27 @@ def test_parts_of_killed_runs_are_removed(tmp_path: Path, inside: bool) -> None:
     assert [place._part.exists() for place in (killed, alive)] == [False, True]
     alive.clean(True)
     assert sorted(tmp_path.rglob("*")) == sorted([*others, *([folder] if inside else [])])
+
+
+def test_a_run_keeps_its_folder_though_another_begins_before_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = (FolderPlace(tmp_path / "predicted", f"0123456789a{end}", False) for end in "ab")
+    lock, removed = prediction_places._locked, []
+
+    def late(folder: Path, how: int) -> Any:
+        if not removed:
+            removed.append(folder)
+            other.open()
+            assert not folder.exists()
+        return lock(folder, how)
+
+    monkeypatch.setattr(prediction_places, "_locked", late)
+    mine.prepare()
+    assert removed == [mine._part]
+    FolderPlace(tmp_path / "predicted", "0123456789ac", False).open()
+    assert mine._part.exists()
+    mine.clean(True)
 
 
 def test_run_that_fails_leaves_the_earlier_predictions(make_data, make_model, make_trainer, tmp_path: Path) -> None:

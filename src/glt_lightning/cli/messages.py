@@ -35,6 +35,7 @@ _WORDING = (
     ),
     (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
 )
+_READS_AGAIN = "parse_value_or_config"  # of jsonargparse, by which it reads a text that it is about to write
 _REMOVED = {"SeedProgressBar": "is removed: Lightning's own progress bar shows the rate. Remove this callback."}
 _OF_REASON = re.compile(r"^([\w.-]+):")
 _STRAY = re.compile(r"[Oo]ption '([\w.-]+)'")  # not accepted
@@ -105,12 +106,15 @@ class OneLineParser(ArgumentParser):
         """Writes a configuration as jsonargparse does, but untyped text as text. jsonargparse reads it again, and writes the name
         of a column "007" as 7, and "no" as false."""
         module: Any = _typehints
-        read = module.parse_value_or_config
-        module.parse_value_or_config = lambda value, **_: (value, None)
+        if (
+            read := getattr(module, _READS_AGAIN, None)
+        ) is None:  # a later release, which may do otherwise; a test says so
+            return str(super().dump(*args, **kwargs))
+        setattr(module, _READS_AGAIN, lambda value, **_: (value, None))
         try:
             return str(super().dump(*args, **kwargs))
         finally:
-            module.parse_value_or_config = read
+            setattr(module, _READS_AGAIN, read)
 
     def _parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # of argparse: all words pass here
         for action in self._actions:

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ _COPY_BYTES = 16 << 20
 _OUR_FILE = re.compile(r"rank\d+-[0-9a-f]{12}\.parquet")
 _REPLACES = "replaces"  # files of earlier predictions, which were removed after the manifest was there
 _OUR_PART = re.compile(r"\.part-[0-9a-f]{12}")
+_TRIALS = 100  # to lock a folder, 10 ms apart
 
 
 def place_of(path: str, token: str, inside: bool = False) -> FolderPlace | StorePlace:
@@ -114,10 +116,19 @@ class FolderPlace:
                     _remove_left(folder / name)
 
     def prepare(self) -> None:
-        with self._named():
-            self._part.mkdir(parents=True, exist_ok=True)  # another host may share the file system
-        with contextlib.suppress(OSError):  # where there are no locks, what is left stays
-            self._lock.enter_context(_locked(self._part, fcntl.LOCK_SH))
+        for _ in range(_TRIALS):
+            with self._named():
+                self._part.mkdir(parents=True, exist_ok=True)  # another host may share the file system
+            try:
+                self._lock.enter_context(_locked(self._part, fcntl.LOCK_SH))
+            except (BlockingIOError, FileNotFoundError):
+                time.sleep(0.01)  # another run takes it for what is left of a killed one, before it is locked
+            except OSError:
+                return  # where there are no locks, what is left stays
+            else:
+                if self._part.exists():
+                    return
+                self._lock.close()
 
     def publish(self, file: PredictionFile, rank: int) -> None:
         file.publish(self._part / file_name(rank))
