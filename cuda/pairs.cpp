@@ -16,7 +16,7 @@ namespace {
 
 using glt::fail;
 
-constexpr int64_t kAhead = 128;       // labels of neighbours miss the cache; prefetched this far ahead
+constexpr int64_t kBlock = 256;       // labels of neighbours miss the cache: so many are prefetched, then read
 constexpr int64_t kGrain = 1 << 16;   // entries that are worth a thread
 
 // Numbers pairs of labels: the highest bits of a number are its bucket, those below them the record there. The product with an
@@ -53,30 +53,38 @@ struct Pairs {
   }
 };
 
-// Lists the numbers of the pairs of some rows, and counts those of each bucket; *found: how many.
+// Lists the numbers of the pairs of some rows, and counts those of each bucket; *found: how many. No branch that a processor could
+// not predict: what is not listed is overwritten.
 template <class Id>
 int32_t list_rows(const glt_rows& rows, int64_t begin, int64_t end, const int32_t* labels, const Pairs& pairs,
                   uint64_t* numbers, int64_t* counts, int64_t* found, int64_t* detail) {
   const Id* neighbors = static_cast<const Id*>(rows.neighbors);
-  const int64_t last = rows.indptr[rows.num_rows] - 1;
-  int64_t n = 0;
+  int64_t far[kBlock], held = 0, n = 0;
+  uint32_t own[kBlock];
+  const auto list = [&] {
+    for (int64_t i = 0; i < held; ++i) {
+      const uint32_t other = uint32_t(labels[far[i]]);
+      const uint32_t swap = (own[i] ^ other) & -uint32_t(other < own[i]);
+      const uint64_t number = pairs.of(own[i] ^ swap, other ^ swap);
+      numbers[n] = number;
+      n += own[i] != other;
+      counts[pairs.bucket(number)] += own[i] != other;
+    }
+    held = 0;
+  };
   for (int64_t row = begin; row < end; ++row) {
     const int64_t node = rows.first + row;
-    const uint32_t own = uint32_t(labels[node]);
+    const uint32_t label = uint32_t(labels[node]);
     for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
       const int64_t id = neighbors[e];
       if (uint64_t(id) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
-      // In place of smaller ids the node itself is read, whose label is its own and in the cache. No branch, which a processor
-      // could not predict, here and below.
-      glt::prefetch(labels + std::max<int64_t>(node, neighbors[std::min(e + kAhead, last)]));
-      const uint32_t other = uint32_t(labels[std::max(node, id)]);
-      const uint32_t swap = (own ^ other) & -uint32_t(other < own);
-      const uint64_t number = pairs.of(own ^ swap, other ^ swap);
-      numbers[n] = number;
-      n += own != other;
-      counts[pairs.bucket(number)] += own != other;
+      __builtin_prefetch(labels + std::max(node, id), 0, 2);  // of smaller ids none is needed: the node's own is in the cache
+      far[held] = id, own[held] = label;
+      held += id > node;
+      if (held == kBlock) list();
     }
   }
+  list();
   *found = n;
   return GLT_OK;
 }
