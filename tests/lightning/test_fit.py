@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch_geometric.data import Data
 
-from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
+from glt_lightning import GLTDataModule, GraphSAGE, PartitionOptions, SamplingOptions
 from glt_lightning.base import DataError
 from glt_lightning.base.partition import STORAGE
 from glt_lightning.lightning import BestCheckpoint
@@ -36,6 +36,24 @@ def test_learns(make_data, make_model, make_trainer, sampling: SamplingOptions) 
     assert trainer.callback_metrics.keys() >= {"train_loss", "val_loss", "val_acc"}
     (result,) = trainer.test(model, data, verbose=False)
     assert result["test_acc"] > 0.8
+
+
+class PlainAdam(GraphSAGE):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.lr, fused=False, foreach=False)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_the_fused_optimizer_steps_as_the_other(make_data, make_model, make_trainer, precision) -> None:
+    """Also with gradients clipped in mixed precision, which Lightning refuses for what may scale gradients itself."""
+    found = {}
+    for kind in (GraphSAGE, PlainAdam):
+        model, data = make_model(kind, dropout=0.0), make_data(sampling=SamplingOptions(seed=5))
+        trainer = make_trainer(max_epochs=2, precision=precision, gradient_clip_val=0.01)
+        trainer.fit(model, data)
+        found[trainer.optimizers[0].defaults["fused"]] = torch.nn.utils.parameters_to_vector(model.parameters())
+    assert found.keys() == {True, False}
+    torch.testing.assert_close(found[True], found[False], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("given", [[], [False] * NODES])

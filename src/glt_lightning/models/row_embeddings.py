@@ -27,6 +27,9 @@ def check_node_embedding(module: nn.Module, node_embedding: str) -> None:
 
 def adam_of(module: nn.Module, lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Makes Adam for the parameters of a module and, without weight decay, for its sparse rows."""
-    dense = torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay)
+    # torch takes one pass over parameters on a GPU, and on a CPU some ten operations for each unless told to fuse them
+    fused = True if all(each.device.type == "cpu" for each in module.parameters()) else None
+    dense = torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay, fused=fused)
+    dense._step_supports_amp_scaling = False  # or Lightning refuses to clip gradients in mixed precision
     rows = rows_of(module)
     return Optimizers(dense, SparseAdam(rows, lr=lr)) if rows else dense
