@@ -24,7 +24,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from measure import report, tell_step
+from measure import report, tell_step, with_bytecode
 
 HERE = Path(__file__).resolve().parent
 
@@ -42,8 +42,7 @@ if __name__ != "__main__":  # our command imports this file for its callback
 def run(command: list[str], cwd: Path) -> dict[str, float]:
     """What a command took, by its own line at the first step and by when its output and its process ended."""
     path = os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", "")))
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    env |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    env = with_bytecode() | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     began = said = time.perf_counter()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, cwd=cwd, env=env, **pipes) as process:

@@ -26,7 +26,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from measure import report
+from measure import report, with_bytecode
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs" / "reference"
@@ -38,7 +38,7 @@ LARGE = "products_like"
 def timed(command: list[str], cwd: Path) -> tuple[str, dict[str, float]]:
     """The output of a command, and what it took, with all processes that it waited for."""
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=7200)
+    done = subprocess.run(command, cwd=cwd, env=with_bytecode(), capture_output=True, text=True, timeout=7200)
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")

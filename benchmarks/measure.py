@@ -34,6 +34,11 @@ def age_s(pid: int) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat(pid)[19]) / _TICKS
 
 
+def with_bytecode() -> dict[str, str]:
+    """The environment, in which Python keeps the bytecode of modules, as an installed package has it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def tell_step() -> None:
     """Prints how long this process has run, at its first step."""
     print(f"first_step wall_s {age_s(os.getpid()):.2f} cpu_s {cpu_s():.3f}", flush=True)
