@@ -233,10 +233,11 @@ def address_of(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def lend(memory: mmap.mmap, nbytes: int) -> ctypes.Array[ctypes.c_ubyte]:
-    """Returns a new object that exports the first ``nbytes`` of a map as a buffer. Arrays over it keep it alive, and it can be
-    weakly referenced, so a finalizer runs when the last array is gone."""
-    return (ctypes.c_ubyte * nbytes).from_buffer(memory)
+def lend(memory: mmap.mmap) -> ctypes.Array[ctypes.c_ubyte]:
+    """Returns a new object that exports a map as a buffer. Arrays over it keep it alive, and it can be weakly referenced, so a
+    finalizer runs when the last array is gone."""
+    # The whole map: each other length is another ctypes class, which takes 50 us to make.
+    return (ctypes.c_ubyte * len(memory)).from_buffer(memory)
 
 
 class _Memory:

@@ -125,13 +125,13 @@ class Sample:
     @property
     def num_seeds(self) -> int:
         """Number of seed nodes of all types, or of edges to predict without their negatives."""
-        return sum(len(array) for name, array in self.arrays.items() if name.split("/")[-1] == "input_id")
+        return sum(len(array) for name, array in self.arrays.items() if f"/{name}".endswith("/input_id"))
 
     @property
     def num_named(self) -> int:
         """Number of nodes in the seeds, each counted as often as it occurs: for edges both ends, also those of negatives."""
-        parts = {name: name.split("/") for name in self.arrays}
-        ends = [self.arrays[name] for name, of in parts.items() if "link" in of and of[-1] in _ENDS]
+        linked = ((array, name.split("/")) for name, array in self.arrays.items() if "link" in name)
+        ends = [array for array, of in linked if "link" in of and of[-1] in _ENDS]
         return sum(math.prod(array.shape) for array in ends) if ends else self.num_seeds
 
 
@@ -193,20 +193,28 @@ class Draft:
 
     def __init__(self, fields: list[Field], counters: Counters | None = None) -> None:
         self.fields, self.counters = fields, counters or Counters()
-        self.layout: list[Placed] = []
+        self._offsets: list[int] = []
         offset = 0
         for f in fields:
-            self.layout.append(Placed(f.name, f.dtype.str, f.shape, offset))
+            self._offsets.append(offset)
             size = math.prod(f.shape) * f.dtype.itemsize
             offset += -(-size // _ALIGN) * _ALIGN
         self.nbytes = max(offset, _ALIGN)
+
+    @property
+    def layout(self) -> list[Placed]:
+        """The places of the arrays, for another process."""
+        return [Placed(f.name, f.dtype.str, f.shape, offset) for f, offset in self._each()]
+
+    def _each(self) -> Iterator[tuple[Field, int]]:
+        return zip(self.fields, self._offsets, strict=True)
 
     def write(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Fills ``memory``, uint8 [>= nbytes], and returns the arrays in it."""
         begin = time.perf_counter()
         arrays = {}
-        for each, place in zip(self.fields, self.layout, strict=True):
-            out = place.view(memory)
+        for each, offset in self._each():
+            out: np.ndarray = np.ndarray(each.shape, each.dtype, memory, offset)
             each.write(out)
             arrays[each.name] = out
         self.counters.gather_s += time.perf_counter() - begin

@@ -97,10 +97,10 @@ class Slot:
             memory.pin(self._pin)
         self._memory = memory
 
-    def buffer(self, nbytes: int) -> Any:
-        """Returns a new object that exports the first ``nbytes``. It is garbage-collected when no view of the batch is left."""
+    def buffer(self) -> Any:
+        """Returns a new object that exports the memory. It is garbage-collected when no view of the batch is left."""
         assert self._memory is not None
-        return lend(self._memory, nbytes)
+        return lend(self._memory)
 
     def close(self) -> None:
         self._memory = None
@@ -124,7 +124,7 @@ class SharedSlot(Slot):
         >>> writer = SlotWriter(os.dup(slot.fd))
         >>> writer.memory(3)[:3] = [1, 2, 3]
         >>> slot.attach()
-        >>> np.frombuffer(slot.buffer(3), np.uint8)
+        >>> np.frombuffer(slot.buffer(), np.uint8, 3)
         array([1, 2, 3], dtype=uint8)
         >>> writer.close(), slot.close()
         (None, None)
@@ -274,8 +274,8 @@ class SlotPool:
 
     def lend(self, slot: Slot, nbytes: int) -> np.ndarray:
         """Lends uint8 [nbytes] of a taken slot. The slot is free again when every view of the array is gone."""
-        buffer = slot.buffer(nbytes)
-        memory = np.frombuffer(buffer, dtype=np.uint8)
+        buffer = slot.buffer()
+        memory = np.frombuffer(buffer, np.uint8, nbytes)
         if self.owns(slot):
             # Runs on whichever thread drops the last view: `deque.append` is atomic, so it needs no lock.
             weakref.finalize(buffer, self._free.append, slot).atexit = False

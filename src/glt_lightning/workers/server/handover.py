@@ -330,8 +330,8 @@ class HandoverStream:
             self._slots[index] = SharedSlot(index, self._pin, fds[0])
         slot = self._slots[index]
         slot.attach()
-        buffer = slot.buffer(nbytes)
-        memory = np.frombuffer(buffer, dtype=np.uint8)
+        buffer = slot.buffer()
+        memory = np.frombuffer(buffer, np.uint8, nbytes)
         self._lent += 1
         weakref.finalize(buffer, self._callbacks.post, partial(self._note_freed, index)).atexit = False
         # Batches that wait to be taken are bounded by the prefetch; only those beyond them are held by the program.

@@ -305,12 +305,12 @@ class Scheduler:
             encode_header(header)
         job.slot.attach()
         job.session.count(nbytes)
-        buffer = job.slot.buffer(nbytes)
+        buffer = job.slot.buffer()
         reservation = Reservation(job.session, nbytes)
         # The finalizer runs on whichever thread drops the last view, so it only queues the release for this thread.
         released = partial(self._callbacks.post, partial(self._release, reservation, job.slot))
         weakref.finalize(buffer, released).atexit = False
-        memory = np.frombuffer(buffer, dtype=np.uint8)
+        memory = np.frombuffer(buffer, np.uint8, nbytes)
         return Finished(job.question.key, header, memory, job.slot, reservation)
 
     def _release(self, reservation: Reservation, slot: SharedSlot) -> None:
