@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from glt_lightning.base import EdgeType, GraphSchema, NodeType
-from glt_lightning.graph import GrownPartition, LocalPartition, edge_path, open_array
+from glt_lightning.graph import EdgeEnds, GrownPartition, LocalPartition, edge_path, open_array
 from glt_lightning.kernels import BFLOAT16
 from glt_lightning.partition.additions import Additions, NewEdges, StoredAttributes
 from glt_lightning.partition.arrays import ArrayWriter
@@ -194,20 +193,11 @@ class _StoredEdges(NumberedEdges):
             yield source.astype(np.int64), destination.astype(np.int64)
 
 
-def _ends(base: LocalPartition, r: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the user ids of the sources and destinations of stored edges. positions: int64 [n], ascending."""
-    schema, manifest = base.schema, base.manifest
-    src, dst = schema.source_types()[r], schema.destination_types()[r]
-    sources, destinations = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
-    bounds = manifest.edge_bounds(r)
-    for p, (low, high) in enumerate(pairwise(np.searchsorted(positions, bounds).tolist())):
-        if low == high:
-            continue
-        at, nodes = positions[low:high] - bounds[p], base.mapped_user_ids(dst)[p]
-        assert nodes is not None
-        sources[low:high] = base.sources(r, p)[at]
-        destinations[low:high] = nodes[np.searchsorted(base.pointers(r, p), at, side="right") - 1]
-    return base.user_ids(src)[sources - manifest.offsets[src]], destinations
+def _ends(base: LocalPartition, r: int, positions: np.ndarray) -> list[np.ndarray]:
+    """Returns the user ids of the sources and destinations of stored edges."""
+    types = base.schema.source_types()[r], base.schema.destination_types()[r]
+    ends = EdgeEnds(base, r).gather(positions).T
+    return [base.user_ids(t)[gids - base.manifest.offsets[t]] for t, gids in zip(types, ends, strict=True)]
 
 
 def parts_of(graph: GrownPartition) -> dict[NodeType, np.ndarray]:
