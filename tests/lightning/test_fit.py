@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,10 @@ def test_last_checkpoint_is_written_once_a_second_and_at_the_end(
     assert found == written
 
 
-def test_the_disk_is_waited_for_once_a_second_and_at_the_end(make_data, make_model, make_trainer, monkeypatch) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_disk_is_waited_for_once_a_second_and_at_the_end(
+    make_data, make_model, make_trainer, monkeypatch, fails: bool
+) -> None:
     """Best checkpoints in between are under their name at once."""
     scores, written, on_disk = [0.1, 0.2, 0.3, 0.4, 0.3], [], []
     keep = BestCheckpoint()
@@ -246,6 +250,8 @@ def test_the_disk_is_waited_for_once_a_second_and_at_the_end(make_data, make_mod
         def on_train_epoch_start(self) -> None:
             if self.current_epoch:
                 assert torch.load(keep.best_model_path, weights_only=True)["epoch"] == min(self.current_epoch - 1, 3)
+            if fails and self.current_epoch == 4:
+                raise ZeroDivisionError("mine")
 
     write, fsync = checkpoints._write, os.fsync
 
@@ -256,9 +262,11 @@ def test_the_disk_is_waited_for_once_a_second_and_at_the_end(make_data, make_mod
     monkeypatch.setattr(checkpoints, "_write", noting)
     monkeypatch.setattr(os, "fsync", lambda file: (on_disk.append(written[-1]), fsync(file)))
     monkeypatch.setattr(checkpoints, "_KEPT_EVERY_S", 1000.0)
-    make_trainer(callbacks=[keep], max_epochs=5, enable_checkpointing=True).fit(make_model(Scored), make_data())
-    assert written == ["best", "last", "best", "best", "best", "last"]
-    assert on_disk == ["best", "last", "best", "last"]  # the third: of the fourth epoch, before the last is written
+    with pytest.raises(ZeroDivisionError, match="mine") if fails else nullcontext():
+        make_trainer(callbacks=[keep], max_epochs=5, enable_checkpointing=True).fit(make_model(Scored), make_data())
+    last = [] if fails else ["last"]
+    assert written == ["best", "last", "best", "best", "best", *last]
+    assert on_disk == ["best", "last", "best", *last]  # the third: of the fourth epoch, before the last is written
 
 
 def test_best_checkpoint_of_a_module_without_val_acc_is_the_latest(make_data, make_model, make_trainer) -> None:

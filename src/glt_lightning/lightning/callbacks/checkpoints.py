@@ -188,6 +188,10 @@ class WholeCheckpointIO(TorchCheckpointIO):
             except OSError as error:
                 raise WriteError(f"{path}: this checkpoint cannot be written ({error.strerror}).") from error
 
+    def teardown(self) -> None:
+        """Waits, also where an error or SIGTERM ends the run."""
+        self.wait()
+
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
         """Raises `DataError` that names a file which torch cannot read."""
         if "://" in str(path) or not os.path.exists(path):  # Lightning names a missing one
