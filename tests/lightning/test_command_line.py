@@ -65,6 +65,10 @@ class Wide(LightningModule):
         super().__init__()
         print("in_channels", in_channels, "num_nodes", num_nodes)
 
+class Sized(LightningModule):
+    def __init__(self, num_features: int, num_classes: int):
+        super().__init__()
+
 class Remote(CSVLogger):
     def __init__(self, save_dir: str = "logs"):
         raise ModuleNotFoundError("Requirement 'remote' not met. Try pip install remote.\\nTwice.")
@@ -197,17 +201,39 @@ def test_leaves_of_a_typed_mapping_stay_text_as_they_are_typed() -> None:
     assert found.any == {"a": {"b": 7}}
 
 
-def test_text_that_looks_like_a_number_is_written_as_text(of_tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+TEXTS = """2020 007 1e3 1E3 1e-3 12e03 1.0e3 1_000 0x10 0o7 0b11 1:30 190:20:30.15 2020-01-01 on off yes no y true null ~ Null
+None .5 5. 0. -1 +1 -0 _ .inf .nan nan inf = << - -- --- ... ? | > ! & * % @ ` # [a] {a} 'a' "a"
+"""
+
+
+def test_text_is_written_as_text(of_tables: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A configuration of a run is given again: to predict, to resume."""
     run = yaml.safe_load(Path(of_tables).read_text())
-    given = run["data"]["init_args"]["dataset"]
+    of_data = run["data"]["init_args"]
+    given = of_data["dataset"]
+    texts = [
+        *re.findall(r"\S+", TEXTS),
+        "- a",
+        "a: b",
+        "a #b",
+        " a ",
+        "a\nb",
+        "",
+        "1 000",
+        "1,5",
+        "2020-01-01T00:00:00Z",
+    ]
     given |= {"name": "007"}
-    given["nodes"]["movie"] |= {"id": "2020", "features": ["no", "007", 5]}
-    Path(of_tables).write_text(yaml.safe_dump(run))
-    found = printed(capsys, "fit", "--config", of_tables)
-    assert found["data"]["init_args"]["dataset"] == given
-    Path("again.yaml").write_text(yaml.safe_dump(found))
-    assert printed(capsys, "fit", "--config", "again.yaml") == found
+    given["nodes"]["movie"] |= {"id": "1e3", "features": [*texts, 5, 1e3, 1e-5, None, True]}
+    given["edges"] |= {f"user__{text}__movie": {"path": text, "attrs": {text: text}} for text in texts}
+    of_data["root"] = "1e3"
+    Path(of_tables).write_text(json.dumps(run))
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", of_tables, "--print_config"])
+    Path("again.yaml").write_text(capsys.readouterr().out)
+    found = printed(capsys, "fit", "--config", "again.yaml")["data"]["init_args"]
+    assert found["dataset"] == given
+    assert found["root"] == "1e3"
 
 
 def test_overridden_leaves_are_in_the_configuration_of_the_run(of_tables: str, built: list[GLTCLI]) -> None:
@@ -429,6 +455,14 @@ def test_wrong_options_get_one_line(
             "partition: must be the first argument: python -m lightning partition",
         ),
         (["fit"], "the following arguments are required: fit.data, fit.model"),
+        (
+            ["fit", "--data.dataset", "x.npz"],
+            "'dataset' is not accepted. Name the class before its options, such as --data GLTD",
+        ),
+        (
+            ["fit", "--model.dropout", "1"],
+            "'dropout' is not accepted. Name the class before its options, such as --model Graph",
+        ),
         (["fit", "--config", "none.yaml"], "File does not exist"),
     ],
 )
@@ -485,6 +519,13 @@ def test_null_in_a_group_of_the_data_module(config: str, capsys: pytest.CaptureF
 def test_errors_while_training_get_one_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "fit", "--config", config, "--data.seeds.splits", "{train: [9999]}")
     assert said == "error: seeds.splits.train: 9999 at position 0 is not a node of type 'node', whose ids are 0 to 239."
+
+
+def test_a_missing_argument_of_the_model(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "fit", "--config", config, "--model", "usermodule.Sized")
+    assert (
+        "required: num_features, num_classes. Parameters named in_channels and out_channels are filled in from" in said
+    )
 
 
 def test_bugs_of_the_user_keep_their_traceback(config: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -15,7 +16,8 @@ from glt_lightning import GLTDataModule
 from glt_lightning.cli import main
 from glt_lightning.lightning import read_predictions
 from tests.helpers import run_cli
-from tests.lightning.tiny import NODES, learnable_hetero
+from tests.lightning.own_modules import SageByHand
+from tests.lightning.tiny import NODES, learnable_graph, learnable_hetero
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = ("auto", "ddp", "glt_worker", "glt_server_client")
@@ -70,6 +72,15 @@ def config(graph_npz: Path, hetero_dir: Path, tmp_path: Path, monkeypatch: pytes
         return "run.yaml"
 
     return write
+
+
+def test_features_in_another_dtype_than_weights_have_advice(make_data, make_trainer, tmp_path: Path) -> None:
+    np.savez(tmp_path / "half.npz", **(graph := learnable_graph()) | {"x": graph["x"].astype(np.float16)})
+    data = make_data(dataset=str(tmp_path / "half.npz"))
+    with pytest.raises(RuntimeError, match="dtype") as error:
+        make_trainer().fit(SageByHand(data.num_features, data.num_classes), data)
+    assert "have the dtype of the data in batches, such as float16" in error.value.__notes__[0]
+    assert error.value.__notes__[0].endswith("Convert them in the module: batch.x.float().")
 
 
 # One module under each strategy, and each module under another one: what a strategy adds is the same for all.

@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml  # type: ignore[import-untyped]
-from jsonargparse import ArgumentParser, _typehints
+from jsonargparse import ArgumentParser, _typehints, set_dumper
 from jsonargparse._typehints import ActionTypeHint
 
 from glt_lightning.base import OptionError, read_yaml, removed_in, without_removed
@@ -36,6 +36,7 @@ _WORDING = (
     (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
 )
 _READS_AGAIN = "parse_value_or_config"  # of jsonargparse, by which it reads a text that it is about to write
+_ABSTRACT = {"LightningDataModule": "--data GLTDataModule", "LightningModule": "--model GraphSAGE"}
 _REMOVED = {"SeedProgressBar": "is removed: Lightning's own progress bar shows the rate. Remove this callback."}
 _OF_REASON = re.compile(r"^([\w.-]+):")
 _STRAY = re.compile(r"[Oo]ption '([\w.-]+)'")  # not accepted
@@ -52,6 +53,21 @@ _SUBCOMMANDS = (
     "serve",
 )  # whose options a configuration may have below them
 _OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "status": "serve --status host:port"}
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
+    """Writes text in quotes also where only the reader of jsonargparse takes it for a number: of YAML 1.2, such as 1e3."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+set_dumper(
+    "yaml",
+    lambda config: str(
+        yaml.dump(config, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+    ),
+)
 
 
 class OneLineParser(ArgumentParser):
@@ -293,10 +309,15 @@ def misfit(message: str) -> str:
 
 
 def did_you_mean(message: str, options: Iterable[str]) -> str:
-    """A hint at the nearest option; empty if none is near."""
+    """A hint at the nearest option, or at parameters that need none; empty if there is none to give."""
     if argument := re.search(r"unrecognized arguments: (--[\w.]+)", message):
         word, known = argument.group(1), list(options)
+    elif "arguments are required" in message and "model" in _KEY.findall(message):
+        return " Parameters named in_channels and out_channels are filled in from the data: features and classes."
     elif option := re.search(r"Option '(\w+)' is not accepted", message):
+        kind = _CLASS.search(message)
+        if kind is not None and (example := _ABSTRACT.get(kind[1].rpartition(".")[2])):
+            return f" Name the class before its options, such as {example}."
         word, known = option.group(1), _parameters(message)
     else:
         return ""
