@@ -265,7 +265,7 @@ class Scheduler:
                 return
             session, question = chosen
             try:  # a new slot takes a file descriptor, and a host may have none left
-                slot = self._slots.take()
+                slot = self._slots.take(session.largest)
             except OSError as error:
                 session.stream.put(
                     _no_batch(
