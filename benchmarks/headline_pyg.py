@@ -80,7 +80,7 @@ def read_typed(arrays: dict[str, torch.Tensor], options: dict[str, Any]) -> Hete
             data[kind][what] = array.float() if what == "x" else array
     (target,) = (name.removesuffix("/y") for name in arrays if name.endswith("/y"))
     add_masks(data[target], {name: arrays[f"{target}/{key}"] for name, key in SPLITS})
-    return ToUndirected()(data) if options.get("undirected") else data
+    return (ToUndirected()(data) if options.get("undirected") else data).contiguous()  # as pyg-lib asks
 
 
 def add_masks(store: Any, splits: dict[str, torch.Tensor]) -> None:
