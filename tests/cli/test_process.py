@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -309,3 +311,44 @@ def test_samplers_start_while_the_trainer_is_made(workers: int, strategy: str, e
     given = {"data.init_args.sampling.num_workers": workers, "trainer.strategy": strategy}
     assert num_samplers(Namespace(given)) == expected
     assert num_samplers(Namespace({"trainer.strategy": strategy})) == 0
+
+
+_RANK = """
+import sys
+import torch.distributed as dist
+from glt_lightning.cli import main
+rank, file = int(sys.argv[1]), sys.argv[2]
+store = dist.TCPStore("127.0.0.1", int(sys.argv[3]), 2, rank == 0, wait_for_workers=False)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+print("joined", flush=True)
+sys.stdin.readline()
+main(["fit", "--model=glt_lightning.GraphSAGE", "--data=glt_lightning.GLTDataModule", f"--data.dataset={file}"])
+"""
+
+
+def test_an_error_ends_a_rank_whose_store_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(_RANK)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    missing = str(tmp_path / "missing")
+    both = [
+        subprocess.Popen(
+            [sys.executable, str(tmp_path / "rank.py"), str(rank), missing, str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [each.stdout.readline() for each in both if each.stdout] == ["joined\n"] * 2
+        both[0].send_signal(signal.SIGSTOP)
+        _, said = both[1].communicate("\n", timeout=60)
+        assert both[1].returncode == 1 and said.count("error: ") == 1 and missing in said, said
+    finally:
+        for each in both:
+            each.kill()
+            each.communicate()

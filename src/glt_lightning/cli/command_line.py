@@ -8,6 +8,7 @@ import hashlib
 import os
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from importlib.metadata import version
@@ -78,6 +79,7 @@ _NO_GPU = (
 
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_FOLDER = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+_STORE_S = 3.0  # for the store of the job to answer
 _MISFIT = "Error(s) in loading state_dict for"  # torch's
 
 
@@ -333,14 +335,22 @@ def _is_logged(error: BaseException) -> bool:
 
 def _is_said(line: str) -> bool:
     """Tells whether another rank of this host has said this line, which all may have to say. False where they share no store, or
-    rank 0, which has it, is gone."""
+    rank 0, which has it, is gone or does not answer."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return False
     key = f"glt/said/{socket.gethostname()}/{hashlib.blake2b(line.encode(), digest_size=16).hexdigest()}"
-    with suppress(RuntimeError):
-        store = torch.distributed.distributed_c10d._get_default_store()
-        return int(store.add(key, 1)) > 1
-    return False
+    said: list[int] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):
+            said.append(torch.distributed.distributed_c10d._get_default_store().add(key, 1))
+
+    asking = threading.Thread(
+        target=ask, name="glt-said", daemon=True
+    )  # the store itself waits for ever for a lost host
+    asking.start()
+    asking.join(_STORE_S)
+    return any(number > 1 for number in said)
 
 
 def _known(error: BaseException) -> BaseException | None:
