@@ -10,6 +10,10 @@ namespace glt {
 // Always inlined: a call that does nothing else is dropped by compilers.
 __attribute__((always_inline)) inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
+// Into the second-level cache alone: for hops, whose misses are more than the first one queues. On Zen 4 batches of a graph beyond
+// all caches take 0.89 of the time, those of a graph inside them 1.05.
+__attribute__((always_inline)) inline void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
+
 GLT_HD int64_t num_nodes(const glt_graph& g) { return g.bounds[g.num_types * g.num_parts]; }
 
 GLT_HD int32_t segment_of(const glt_graph& g, int64_t gid) {

@@ -111,7 +111,7 @@ class KHop {
         const int32_t s = segment_of(g, gid);
         if (!g.user_ids[s]) return i + k;
         at[k] = static_cast<const Id*>(g.user_ids[s]) + (gid - g.bounds[s]);
-        prefetch(at[k]);
+        prefetch_l2(at[k]);
       }
       for (int64_t k = 0; k < n; ++k) ws.uid[t][i + k] = int64_t(*at[k]);
     }

@@ -49,10 +49,10 @@ struct Row {
 inline void prefetch_sums(const Row& r, int32_t fanout) {
   constexpr int64_t kLine = 64 / sizeof(int32_t), kShort = 4 * kLine;
   const int64_t n = r.degree, some = n <= kShort ? n : fanout < 0 ? kShort : 0;
-  for (int64_t p = 0; p < some; p += kLine) prefetch(r.sums + p);
+  for (int64_t p = 0; p < some; p += kLine) prefetch_l2(r.sums + p);
   for (int32_t i = 0; n > kShort && i < std::min<int64_t>(fanout, kFewPicks); ++i)
-    prefetch(r.sums + draw(r.stream, uint32_t(i), uint32_t(n)));
-  if (n) prefetch(r.sums + n - 1);
+    prefetch_l2(r.sums + draw(r.stream, uint32_t(i), uint32_t(n)));
+  if (n) prefetch_l2(r.sums + n - 1);
 }
 
 // Counts the entries of rows that are picked by weight, unless they have been drawn.
@@ -121,10 +121,10 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     const glt_replaced& r = g.replaced[q.edge_type];
     for (int64_t i = 0; i < n && r.blocks; ++i) {
       const uint64_t at = uint64_t(gids[i] - r.first);
-      prefetch(r.blocks + (at < uint64_t(r.num_ids) ? at / kRankBits * kRankWords : 0));
+      prefetch_l2(r.blocks + (at < uint64_t(r.num_ids) ? at / kRankBits * kRankWords : 0));
     }
-    for (int64_t i = 0; i < n && !r.blocks; ++i) prefetch(r.hint + (gids[i] >> r.shift));
-    for (int64_t i = 0; i < n && !r.blocks; ++i) prefetch(r.gids + r.hint[gids[i] >> r.shift]);
+    for (int64_t i = 0; i < n && !r.blocks; ++i) prefetch_l2(r.hint + (gids[i] >> r.shift));
+    for (int64_t i = 0; i < n && !r.blocks; ++i) prefetch_l2(r.gids + r.hint[gids[i] >> r.shift]);
   }
   for (int64_t i = 0; i < n; ++i) {
     const int32_t s = segment_of(g, gids[i]);
@@ -132,7 +132,7 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     part[i] = place.part;
     if (!g.indptr[part[i]]) return fail(detail, GLT_BAD_ID, i, gids[i]);
     ptr[i] = g.indptr[part[i]] + place.row;
-    prefetch(ptr[i]);
+    prefetch_l2(ptr[i]);
     uid[i] = uids ? uids[i] : int64_t(static_cast<const Id*>(g.user_ids[s])[gids[i] - g.bounds[s]]);
   }
   for (int64_t i = 0; i < n; ++i) {
@@ -327,9 +327,9 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
 template <class Value>
 void read_values(uint64_t* at, int64_t n) {
   constexpr int64_t kAhead = 32;
-  for (int64_t i = 0; i < std::min(kAhead, n); ++i) prefetch(reinterpret_cast<const void*>(at[i]));
+  for (int64_t i = 0; i < std::min(kAhead, n); ++i) prefetch_l2(reinterpret_cast<const void*>(at[i]));
   for (int64_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) prefetch(reinterpret_cast<const void*>(at[i + kAhead]));
+    if (i + kAhead < n) prefetch_l2(reinterpret_cast<const void*>(at[i + kAhead]));
     at[i] = uint64_t(int64_t(*reinterpret_cast<const Value*>(at[i])));
   }
 }

@@ -45,7 +45,7 @@ struct Table {
   int64_t next_base(int64_t) const { return 0; }  // as DirectTable's: here each batch clears
   int64_t limit() const { return direct ? INT64_MAX : used * 3 / 4; }  // most entries it may hold
   uint64_t start(int64_t gid) const { return direct ? uint64_t(gid) : (uint64_t(gid) * kGolden >> (64 - bits)) & mask; }
-  void prefetch(int64_t gid) const { __builtin_prefetch(slots + start(gid), 1, 3); }
+  void prefetch(int64_t gid) const { __builtin_prefetch(slots + start(gid), 1, 2); }
 
   // The slot that holds gid, or the empty one where it belongs.
   Slot& find(int64_t gid) const {
@@ -80,7 +80,7 @@ struct DirectTable {
   }
   int64_t next_base(int64_t num_lids) const { return base + num_lids; }
   int64_t limit() const { return INT64_MAX; }
-  void prefetch(int64_t gid) const { __builtin_prefetch(slots + gid, 1, 3); }
+  void prefetch(int64_t gid) const { __builtin_prefetch(slots + gid, 1, 2); }
 
   // The lid of gid, which is `lid` if it had none; without a branch.
   int32_t enter(int64_t gid, int32_t lid) const {

@@ -28,7 +28,7 @@ struct WeightedLanes {
 
   // Prefetches the end of each row, which opens it.
   GLT_HD_INLINE void prefetch_ends() const {
-    for (int l = 0; l < n; ++l) prefetch(row[l].sums + row[l].length - 1);
+    for (int l = 0; l < n; ++l) prefetch_l2(row[l].sums + row[l].length - 1);
   }
 
   // Prefetches for draw i of each row: of a short row its line i, of a long one the place of the pick if all weights were the same.
@@ -36,8 +36,8 @@ struct WeightedLanes {
     constexpr int64_t kLine = 64 / sizeof(int32_t), kShort = 4;
     for (int l = 0; l < n; ++l) {
       const int64_t length = row[l].length;
-      if (length > kShort * kLine) prefetch(row[l].sums + draw(stream[l], uint32_t(i), uint32_t(length)));
-      else if (i < kShort) prefetch(row[l].sums + std::min(i * kLine, length - 1));
+      if (length > kShort * kLine) prefetch_l2(row[l].sums + draw(stream[l], uint32_t(i), uint32_t(length)));
+      else if (i < kShort) prefetch_l2(row[l].sums + std::min(i * kLine, length - 1));
     }
   }
 };
