@@ -347,7 +347,9 @@ def test_an_error_ends_a_rank_whose_store_does_not_answer(tmp_path: Path) -> Non
         assert [each.stdout.readline() for each in both if each.stdout] == ["joined\n"] * 2
         both[0].send_signal(signal.SIGSTOP)
         _, said = both[1].communicate("\n", timeout=60)
-        assert both[1].returncode == 1 and said.count("error: ") == 1 and missing in said, said
+        assert both[1].returncode == 1, said
+        assert said.count("error: ") == 1, said
+        assert missing in said
     finally:
         for each in both:
             each.kill()
