@@ -345,9 +345,8 @@ def _is_said(line: str) -> bool:
         with suppress(RuntimeError):
             said.append(torch.distributed.distributed_c10d._get_default_store().add(key, 1))
 
-    asking = threading.Thread(
-        target=ask, name="glt-said", daemon=True
-    )  # the store itself waits for ever for a lost host
+    # on a thread, since the store itself waits for a lost host for ever
+    asking = threading.Thread(target=ask, name="glt-said", daemon=True)
     asking.start()
     asking.join(_STORE_S)
     return any(number > 1 for number in said)

@@ -54,6 +54,7 @@ _COMPILE = (
     "torch.compile of a whole LightningModule traces Lightning, too, such as self.log(), and torch cannot follow all of it. "
     "Compile the network inside the module instead: self.gnn = torch.compile(self.gnn)."
 )
+_UNLIKE_DTYPES = "same dtype, but got"  # torch, of a product of matrices
 _DTYPE = (
     "Features and other attributes have the dtype of the data in batches, such as float16, and with sampling.feature_dtype: "
     "stored that of partition.storage. Convert them in the module: batch.x.float()."
@@ -285,9 +286,7 @@ class GLTDataModule(SeedDataModule):
     def on_exception(self, exception: BaseException) -> None:
         if type(exception).__module__.startswith("torch._dynamo"):
             exception.add_note(_COMPILE)
-        elif isinstance(exception, RuntimeError) and "same dtype, but got" in str(
-            exception
-        ):  # of a product of matrices
+        elif isinstance(exception, RuntimeError) and _UNLIKE_DTYPES in str(exception):
             exception.add_note(_DTYPE)
         self._close()
 
