@@ -245,6 +245,17 @@ def test_a_run_keeps_its_folder_though_another_begins_before_it_is_locked(
     mine.clean(True)
 
 
+def test_a_folder_that_others_keep_removing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = FolderPlace(tmp_path / "predicted", "0123456789aa", False)
+
+    def held(folder: Path, how: int) -> Any:
+        raise BlockingIOError
+
+    monkeypatch.setattr(prediction_places, "_locked", held)
+    with pytest.raises(WriteError, match="other runs remove this folder before it is locked"):
+        mine.prepare()
+
+
 def test_run_that_fails_leaves_the_earlier_predictions(make_data, make_model, make_trainer, tmp_path: Path) -> None:
     make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
     before = read_predictions(tmp_path / "predictions")

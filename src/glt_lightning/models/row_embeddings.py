@@ -27,7 +27,7 @@ def check_node_embedding(module: nn.Module, node_embedding: str) -> None:
 
 def adam_of(module: nn.Module, lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Makes Adam for the parameters of a module and, without weight decay, for its sparse rows."""
-    # torch takes one pass over parameters on a GPU, and on a CPU some ten operations for each unless told to fuse them
+    # by default torch runs some ten operations for each parameter on a CPU; fused, one kernel
     fused = True if all(each.device.type == "cpu" for each in module.parameters()) else None
     dense = torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay, fused=fused)
     dense._step_supports_amp_scaling = False  # or Lightning refuses to clip gradients in mixed precision

@@ -129,6 +129,9 @@ class FolderPlace:
                 if self._part.exists():
                     return
                 self._lock.close()
+        raise WriteError(
+            f"{self._part}: other runs remove this folder before it is locked. Predict into a folder of its own."
+        )
 
     def publish(self, file: PredictionFile, rank: int) -> None:
         file.publish(self._part / file_name(rank))
