@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from glt_lightning import GLTDataModule
+from glt_lightning.base import OptionError
 from glt_lightning.cli import GLTCLI
 from tests.lightning.own_modules import SageByHand
 from tests.lightning.tiny import CLASSES, WIDTH
@@ -45,6 +46,12 @@ def test_fixed_classes_get_the_facts_of_the_graph(args: list[str]) -> None:
     assert list(cli._subcommand_parsers) == ["fit"]  # the others take their time for nothing
     assert cli.model.first.out_channels == 8
     assert cli.datamodule.cluster.peer_timeout_s == cli.trainer.strategy.options.peer_timeout_s == 7
+
+
+def test_values_given_to_a_fixed_class_are_compared_with_the_graph(args: list[str], tmp_path: Path) -> None:
+    Path("run.yaml").write_text(f"model: {{in_channels: {WIDTH}, out_channels: 50}}")
+    with pytest.raises(OptionError, match=rf"model\.out_channels: got 50, and the data fills in {CLASSES}"):
+        GLTCLI(SageByHand, GLTDataModule, run=False, args=["--config=run.yaml", *args])
 
 
 class Program(GLTCLI):

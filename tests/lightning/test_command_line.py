@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -64,6 +65,11 @@ class Wide(LightningModule):
     def __init__(self, in_channels: int, num_nodes: int):
         super().__init__()
         print("in_channels", in_channels, "num_nodes", num_nodes)
+
+class Wider(LightningModule):
+    def __init__(self, in_channels: int = 3, out_channels: int = 64):
+        super().__init__()
+        self.save_hyperparameters()
 
 class Sized(LightningModule):
     def __init__(self, num_features: int, num_classes: int):
@@ -363,6 +369,40 @@ def test_modules_of_the_user(config: str, built: list[GLTCLI], capsys: pytest.Ca
     own = ["--data", "usermodule.OtherData", "--model", "usermodule.Wide"]
     main(["fit", "--trainer.accelerator", "cpu", *own, "--model.in_channels", "6", "--model.num_nodes", "5"])
     assert "in_channels 6 num_nodes 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["word", "file"])
+def test_given_values_that_the_data_fills_in(
+    config: str, built: list[GLTCLI], capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """Equal ones are accepted, others refused: they were ignored."""
+
+    def words(name: str, value: int) -> list[str]:
+        if form == "word":
+            return ["fit", "--config", config, f"--model.{name}={value}"]
+        run = yaml.safe_load(Path(config).read_text())
+        run["model"]["init_args"][name] = value
+        Path("given.yaml").write_text(yaml.safe_dump(run))
+        return ["fit", "--config", "given.yaml"]
+
+    main(words("in_channels", WIDTH))
+    assert built.pop().model.hparams["in_channels"] == WIDTH
+    said = refused(capsys, *words("out_channels", CLASSES + 1))
+    assert f"model.out_channels: got {CLASSES + 1}, and the data fills in {CLASSES} (its num_classes)" in said
+    assert "Remove out_channels; if it means something else in GraphSAGE, rename the parameter there." in said
+
+
+def test_default_of_a_class_where_the_data_has_no_value(
+    config: str, built: list[GLTCLI], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It got None. A given value is refused, too: config.yaml has no linked values."""
+    run = yaml.safe_load(Path(config).read_text())
+    graph = dict(np.load(run["data"]["init_args"]["dataset"]))
+    np.savez("unlabelled.npz", **{name: graph[name] for name in ("edge_index", "x", "train_idx")})
+    own = ["fit", "--config", config, "--model", "usermodule.Wider", "--data.dataset", "unlabelled.npz"]
+    main(own)
+    assert built.pop().model.hparams["out_channels"] == 64
+    assert "model.out_channels: got 5, and the data fills in None" in refused(capsys, *own, "--model.out_channels=5")
 
 
 def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: list[GLTCLI]) -> None:

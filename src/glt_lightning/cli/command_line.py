@@ -31,7 +31,7 @@ from glt_lightning.base import (
     how_threads_wait,
 )
 from glt_lightning.cli.embed import EmbeddingTrainer
-from glt_lightning.cli.links import give_taken_links, link_graph
+from glt_lightning.cli.links import give_taken_links, given_links, link_graph
 from glt_lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.cli.past_runs import (
     RunConfig,
@@ -166,6 +166,7 @@ class GLTCLI(LightningCLI):
         check_strategy(config.trainer.strategy)
         _check_checkpoint(config.get("ckpt_path"))
         _trust_no_url(config)
+        self._given_links = given_links(config.get("model"))  # before a checkpoint adds its hyperparameters
         if name is not None:
             self._take_checkpoint(name, config)
 
@@ -207,7 +208,7 @@ class GLTCLI(LightningCLI):
         # Samplers start while model, data and Trainer are made, which takes about as long.
         if self.subcommand in _SAMPLED:
             self._opened.enter_context(spare_samplers(num_samplers(self.config[self.subcommand])))
-        give_taken_links(self, self._get(self.config, "model"))
+        give_taken_links(self, self._get(self.config, "model"), self._given_links)
         super().instantiate_classes()
         if self.subcommand and self.config_init[self.subcommand].get("ckpt_path") == _NO_CHECKPOINT:
             self.config_init[self.subcommand]["ckpt_path"] = None  # config.yaml keeps the word

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import json
+import reprlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from lightning.pytorch import LightningModule
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, _InstantiatorFn
+from jsonargparse import ArgumentParser
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, _get_module_type, _InstantiatorFn
+
+from glt_lightning.base import OptionError
 
 # attribute of the data module -> parameter of the model
 _LINKS = {
@@ -38,23 +42,31 @@ def link_graph(cli: LightningCLI, parser: LightningArgumentParser) -> None:
             parser.link_arguments(f"data.{source}", f"model.{target}", apply_on="instantiate")
 
 
-def give_taken_links(cli: LightningCLI, model: Any) -> None:
+def given_links(model: Any) -> dict[str, Any]:
+    """Values of linked arguments in the model's part of a parsed configuration: given by the user, or defaults of the class."""
+    if model is None:
+        return {}
+    values = {**model, **(model.get("init_args") or {}), **(model.get("dict_kwargs") or {})}
+    return {name: values[name] for name in _LINKS.values() if values.get(name) is not None}
+
+
+def give_taken_links(cli: LightningCLI, model: Any, given: Mapping[str, Any]) -> None:
     """Has the model save only those links as hyperparameters that its class takes.
 
     model: the model's part of the configuration, with the hyperparameters of a checkpoint that is read.
+    given: `given_links` of the configuration without them.
     """
-    remembered: dict[str, Any] = {}
     known = getattr(cli, "of_checkpoint", {})
-    if model is not None:
-        arguments = {**(model.get("init_args") or {}), **(model.get("dict_kwargs") or {})}
-        remembered = {name: arguments[name] for name in _OF_LABELS if arguments.get(name) is not None}
+    of_model = given_links(model)
     for name in _LINKS.values():  # earlier releases wrote all links into checkpoints
         if model is not None and "init_args" in model and name not in model.init_args:
             (model.get("dict_kwargs") or {}).pop(name, None)
     links = _TakenLinks(cli, "model")
-    links.remembered = remembered
+    links.given = given
+    links.remembered = {name: of_model[name] for name in _OF_LABELS if name in of_model}
     links.edgeless = bool(known) and known.get("edge_facts") is None
-    cli.parser.add_instantiator(links, LightningModule, subclasses=True)
+    # with the key of Lightning's own, which it replaces
+    cli.parser.add_instantiator(links, _get_module_type(cli._model_class), subclasses=cli.subclass_mode_model)
 
 
 class _TakenLinks(_InstantiatorFn):
@@ -62,17 +74,46 @@ class _TakenLinks(_InstantiatorFn):
     those without a parameter of the class. A checkpoint with these cannot be loaded again: its hyperparameters are the arguments
     of the class.
 
+    given: arguments of the configuration, which are refused if the data says otherwise, or defaults of the class, which are used
+        if the data has no such value.
     remembered: arguments about labels from a checkpoint. They are used if the data has no labels, as for nodes to predict.
     edgeless: the model is of a checkpoint of a release whose layers read nothing of edges.
     """
 
+    given: Mapping[str, Any] = MappingProxyType({})
     remembered: Mapping[str, Any] = MappingProxyType({})
     edgeless = False
 
     def __call__(self, class_type: Any, *args: Any, applied_instantiation_links: dict[str, Any], **kwargs: Any) -> Any:
-        kwargs |= {name: value for name, value in self.remembered.items() if name in kwargs and kwargs[name] is None}
-        taken = {key: value for key, value in applied_instantiation_links.items() if key.rpartition(".")[2] in kwargs}
+        linked = {key: key.rpartition(".")[2] for key in applied_instantiation_links}
+        taken = {key: name for key, name in linked.items() if name in kwargs}
+        facts = {name: kwargs[name] for name in taken.values()}
+        defaults = {name: value for name, value in self.given.items() if _is_default(class_type, name, value, facts)}
+        for name, value in {**defaults, **self.remembered}.items():
+            if name in facts and facts[name] is None:
+                kwargs[name] = value
         if self.edgeless and "edge_facts" in kwargs:
             kwargs["edge_facts"] = None
-            taken = {key: None if key.endswith(".edge_facts") else value for key, value in taken.items()}
-        return super().__call__(class_type, *args, applied_instantiation_links=taken, **kwargs)
+        links = {key: kwargs[name] for key, name in taken.items()}
+        return super().__call__(class_type, *args, applied_instantiation_links=links, **kwargs)
+
+
+def _is_default(class_type: Any, name: str, value: Any, facts: Mapping[str, Any]) -> bool:
+    """Tells whether a value of a configuration is the class's default. Raises `OptionError` for one of the user that differs from
+    the value of the data."""
+    if name not in facts or _plain(value) == _plain(facts[name]):
+        return False
+    parser = ArgumentParser(exit_on_error=False)  # it also finds the parameters of a base class
+    parser.add_class_arguments(class_type, fail_untyped=False)
+    if _plain(value) == _plain(parser.get_defaults().get(name)):
+        return True
+    source = next(source for source, target in _LINKS.items() if target == name)
+    raise OptionError(
+        f"model.{name}: got {reprlib.repr(value)}, and the data fills in {reprlib.repr(facts[name])} (its {source}). Remove "
+        f"{name}; if it means something else in {class_type.__name__}, rename the parameter there."
+    )
+
+
+def _plain(value: Any) -> str:
+    """A value in a form that is the same from YAML and from the data: without tuples."""
+    return json.dumps(value, sort_keys=True, default=str)
