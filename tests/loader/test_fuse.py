@@ -8,6 +8,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import (
     EdgeConv,
@@ -26,7 +27,7 @@ from torch_geometric.nn import (
 )
 
 from glt_lightning.loader import aggregation as gathered, fuse_layers
-from glt_lightning.loader.fuse import Projection
+from glt_lightning.loader.fuse import Projection, sum_of_products
 
 SOURCES, DESTINATIONS, WIDTH = 30, 20, 8
 NO_LOOPS = {"add_self_loops": False}
@@ -91,6 +92,54 @@ def test_layers_give_the_same(name: str, pair: bool, monkeypatch: pytest.MonkeyP
     for ours, theirs in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     assert bool(made) == bool(reads)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("width", [1, 128, 192, 193, 767])
+def test_the_two_products_of_sage_are_summed(width: int, training: bool) -> None:
+    layer = fuse_layers(SAGEConv(width, 128))
+    x = torch.randn(2000, width, requires_grad=training)
+    own, neighbours = x[:1500], x[200:1700]
+    expected = layer.lin_l(neighbours) + layer.lin_r(own)
+    out = sum_of_products(layer.lin_l, neighbours, layer.lin_r, own)
+    assert torch.equal(out, expected) if width > 192 else torch.allclose(out, expected, rtol=1e-5, atol=1e-5)
+    if training:
+        weights = torch.randn_like(out)
+        found, wanted = (
+            torch.autograd.grad((rows * weights).sum(), [x, *layer.parameters()]) for rows in (out, expected)
+        )
+        assert all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.parametrize("hooked", ["lin_l", "lin_r"])
+def test_a_hook_sees_the_product_of_its_own_layer_alone(hooked: str) -> None:
+    layer, x = fuse_layers(SAGEConv(WIDTH, WIDTH)), torch.randn(SOURCES, WIDTH)
+    without = layer(x, edges())
+    seen: list[Tensor] = []
+    getattr(layer, hooked).register_forward_hook(lambda module, inputs, out: seen.append(out))
+    assert torch.allclose(layer(x, edges()), without, atol=1e-6)
+    (found,) = seen
+    other = layer.lin_r(x) if hooked == "lin_l" else without - found
+    assert torch.allclose(found + other, without, atol=1e-6)
+    if hooked == "lin_r":
+        assert torch.equal(found, functional.linear(x, layer.lin_r.weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_sage_of_other_numbers(dtype: torch.dtype) -> None:
+    layer = SAGEConv(WIDTH, WIDTH).to(dtype)
+    x = torch.randn(SOURCES, WIDTH, dtype=dtype)
+    expected = layer.lin_l(fuse_layers(deepcopy(layer)).propagate(edges(), x=(x, x))) + layer.lin_r(x)
+    assert torch.equal(fuse_layers(layer)(x, edges()), expected)
+
+
+def test_sage_under_autocast() -> None:
+    layer, x = SAGEConv(WIDTH, WIDTH), torch.randn(SOURCES, WIDTH)
+    expected = layer.lin_l(fuse_layers(deepcopy(layer)).propagate(edges(), x=(x, x))) + layer.lin_r(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = fuse_layers(layer)(x, edges())
+    assert out.dtype == torch.bfloat16
+    assert torch.allclose(out.float(), expected, atol=0.05)
 
 
 def test_edges_of_several_types() -> None:

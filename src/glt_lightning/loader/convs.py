@@ -15,6 +15,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from glt_lightning.base import EDGE, NODE, DataError
 from glt_lightning.loader.edge_index import plain
+from glt_lightning.loader.fuse import sum_of_products
 from glt_lightning.loader.trim import BatchLayout, Form, LayerSize, find_form, layer_size, run_layer
 
 
@@ -273,9 +274,7 @@ def run_aggregated(conv: Any, x: Tensor, aggregated: Tensor) -> Tensor:
     """Outputs of a convolution from nodes' own rows, and the aggregate of their neighbours' rows."""
     if isinstance(conv, GINConv):
         return conv.nn(aggregated + (1 + conv.eps) * x)
-    out = conv.lin_l(aggregated)
-    if conv.root_weight:
-        out = out + conv.lin_r(x)
+    out = sum_of_products(conv.lin_l, aggregated, conv.lin_r, x) if conv.root_weight else conv.lin_l(aggregated)
     return functional.normalize(out, p=2.0, dim=-1) if conv.normalize else out
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric import EdgeIndex
-from torch_geometric.nn import GATConv, Linear, MessagePassing, aggr
+from torch_geometric.nn import GATConv, Linear, MessagePassing, SAGEConv, aggr
 
 from glt_lightning import kernels
 from glt_lightning.kernels import relu_dropout_grad
@@ -28,7 +28,7 @@ from glt_lightning.loader.aggregation import (
     value_name,
 )
 from glt_lightning.loader.edge_index import BatchEdges
-from glt_lightning.loader.ops import Formula, make_op
+from glt_lightning.loader.ops import Formula, is_plain, make_op
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -101,6 +101,8 @@ def fuse_layers(module: Module) -> Module:
         if isinstance(part, MessagePassing) and not is_fused(part):
             part.register_propagate_forward_pre_hook(_before_propagate)
             part.SUPPORTS_FUSED_EDGE_INDEX = False  # PyG's path for `EdgeIndex`, by torch.sparse
+        if type(part) is SAGEConv:
+            part.__class__ = SummedSAGE
         if type(part) is GATConv:
             for child in (part.lin, part.lin_src, part.lin_dst):
                 if type(child) is Linear:
@@ -193,6 +195,44 @@ def _pair(value: Any) -> tuple[Any, Any] | None:
     if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Tensor | Projection):
         return value[0], value[1]
     return None
+
+
+# Two products that are summed, as those of a node's neighbours and of its own row.
+
+
+class SummedSAGE(SAGEConv):  # type: ignore[misc]  # PyG has no types
+    """PyG's `SAGEConv`, whose products are summed by `sum_of_products`."""
+
+    def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
+        sources, own = (x, x) if isinstance(x, Tensor) else x
+        if self.project or not self.root_weight or own is None:
+            other: Tensor = super().forward(x, edge_index, size)
+            return other
+        out = sum_of_products(self.lin_l, self.propagate(edge_index, x=(sources, own), size=size), self.lin_r, own)
+        return functional.normalize(out, p=2.0, dim=-1) if self.normalize else out
+
+
+# Columns; MKL sums the products of more in parts, and would round another way than a sum of two products.
+_IN_ONE_SUM = 192
+
+
+def sum_of_products(first: Any, x: Tensor, second: Any, y: Tensor) -> Tensor:
+    """``first(x) + second(y)`` of two linear layers. On the CPU the second product is added to the first one where that lies: a
+    sum of its own takes 5 % of a step of GraphSAGE(128)."""
+    out: Tensor = first(x)
+    if not (_is_linear(first) and _is_linear(second) and is_plain((out, y), ("cpu",)) and out.dim() == 2):
+        return out + second(y)
+    floats = out.dtype == y.dtype == second.weight.dtype == torch.float32
+    if floats and second.bias is None and y.size(1) <= _IN_ONE_SUM:
+        return out.addmm_(y, second.weight.t())
+    other: Tensor = second(y)
+    return out.add_(other) if out.dtype == other.dtype else out + other
+
+
+def _is_linear(layer: Any) -> bool:
+    """Whether it is a linear layer of PyG, and no hook sees its outputs."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return type(layer) is Linear and not any(hooks)
 
 
 # A ReLU and dropout in one pass, as a torch op on the CPU.

@@ -42,7 +42,7 @@ def make_op(
 
         def run(*inputs: Any) -> Tensor:
             # With gradients of gradients, the op tells that there is no formula.
-            direct = not torch.is_grad_enabled() and _is_plain(inputs, devices)
+            direct = not torch.is_grad_enabled() and is_plain(inputs, devices)
             out: Tensor = kernel(*inputs) if direct else registered(*inputs)
             return out
 
@@ -59,7 +59,7 @@ def make_op(
     function: Any = type(name, (torch.autograd.Function,), members)
 
     def run_with_gradient(*inputs: Any) -> Tensor:
-        out: Tensor = function.apply(*inputs) if _is_plain(inputs, devices) else registered(*inputs)
+        out: Tensor = function.apply(*inputs) if is_plain(inputs, devices) else registered(*inputs)
         return out
 
     return run_with_gradient
@@ -68,7 +68,7 @@ def make_op(
 _SEEN = (Tensor, nn.Parameter)
 
 
-def _is_plain(inputs: tuple[Any, ...], devices: tuple[str, ...]) -> bool:
+def is_plain(inputs: tuple[Any, ...], devices: tuple[str, ...]) -> bool:
     """Whether autograd alone sees a call, no compiler, tracer, transform of `torch.func`, mode or subclass, and its tensors are
     on devices that have the kernel."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
