@@ -206,7 +206,7 @@ class EvaluationOptions:
     Attributes:
         num_neighbors: Fan-outs of validation, test and prediction. ``None``: all neighbours in a graph of up to a million
             edges, else, and where each seed has a tree of its own, twice those of training.
-        batch_size: Seeds per batch and rank there. ``None``: as in training.
+        batch_size: Seeds per batch and rank there; those of a larger batch share more neighbours. ``None``: as in training.
         mode: How validation and test compute outputs. ``sampled``: from sampled neighbourhoods. ``layerwise``: exactly, each
             layer over the whole graph before the next one (docs/inference.md), without ``num_neighbors``.
         layerwise: How ``mode: layerwise`` computes the layers.
