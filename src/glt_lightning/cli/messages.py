@@ -40,6 +40,10 @@ _ABSTRACT = {"LightningDataModule": "--data GLTDataModule", "LightningModule": "
 _REMOVED = {"SeedProgressBar": "is removed: Lightning's own progress bar shows the rate. Remove this callback."}
 _OF_REASON = re.compile(r"^([\w.-]+):")
 _STRAY = re.compile(r"[Oo]ption '([\w.-]+)'")  # not accepted
+_OF_GROUP = re.compile(r"Group '([\w.-]+)' does not accept")
+_NO_CLASS = re.compile(r"Expected a dot import path string: (\w+)$", re.MULTILINE)
+# the modules whose classes have short names, imported before one is named
+_READY = ("glt_lightning", "lightning.pytorch.callbacks", "lightning.pytorch.loggers")
 _NO_SUBCOMMAND = 'expected "subcommand" to be one of'
 _SUBCOMMANDS = (
     "fit",
@@ -89,12 +93,13 @@ class OneLineParser(ArgumentParser):
         files: dict[str, str] = {}
         for each in [self] if self._file else parsers if stray else []:
             files |= each._read
-        key = _OF_REASON.search(reason)
-        keys = [*(key[1].split(".") if key else []), *(stray[1].split(".") if stray else [])]
-        for file, text in files.items():
-            if self._file in ("", file) and (line := line_of(text, keys)) is not None:
-                return f"{file}, line {line}: "
-        return f"{self._file}: " if self._file else ""
+        found = [_OF_REASON.search(reason), _OF_GROUP.search(reason), stray]
+        keys = [key for each in found if each for key in each[1].split(".")]
+        places = [(*place_of(text, keys), file) for file, text in files.items() if self._file in ("", file)]
+        depth, line, file = max(
+            places, key=lambda place: place[0], default=(0, 0, "")
+        )  # the file that has most of the keys
+        return f"{file}, line {line}: " if depth else f"{self._file}: " if self._file else ""
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Parses a file as jsonargparse does, with the file and the line in errors."""
@@ -139,8 +144,9 @@ class OneLineParser(ArgumentParser):
         return super()._parse_known_args(*args, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        if not self.exit_on_error:
-            super().error(message, ex)
+        if not self.exit_on_error:  # of a class: only here are its options known
+            hint = did_you_mean(message, self._option_string_actions)
+            super().error(f"{message}.{hint}" if hint else message, ex)
         parser = getattr(ex, "subcommand_parser", None) or self
         prog = parser.prog.replace(" [options]", "")
         known = [option for action in parser._actions for option in action.option_strings]
@@ -151,12 +157,12 @@ class OneLineParser(ArgumentParser):
         self.exit(2)
 
 
-def line_of(text: str, keys: Sequence[str]) -> int | None:
-    """The line of a YAML text where a value is, or the deepest of the keys to it that is there; None where none is.
+def place_of(text: str, keys: Sequence[str]) -> tuple[int, int]:
+    """The number of keys that a YAML text has, one in the other, and the line of the last of them; (0, 0) where it has none.
 
     ``init_args`` and the subcommand may stand between keys.
     """
-    node, line = yaml.compose(text, Loader=yaml.SafeLoader), None
+    node, depth, line = yaml.compose(text, Loader=yaml.SafeLoader), 0, 0
     for wanted in keys:
         while node is not None and node.id == "mapping":
             found = {key.value: (key.start_mark.line + 1, value) for key, value in node.value if key.id == "scalar"}
@@ -168,7 +174,8 @@ def line_of(text: str, keys: Sequence[str]) -> int | None:
         if wanted not in found:
             break
         line, node = found[wanted]
-    return line
+        depth += 1
+    return depth, line
 
 
 def without_removed_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,7 +316,9 @@ def misfit(message: str) -> str:
 
 
 def did_you_mean(message: str, options: Iterable[str]) -> str:
-    """A hint at the nearest option, or at parameters that need none; empty if there is none to give."""
+    """A hint at the nearest option or class, or at parameters that need none; empty if there is none to give."""
+    if "Did you mean" in message:
+        return ""
     if argument := re.search(r"unrecognized arguments: (--[\w.]+)", message):
         word, known = argument.group(1), list(options)
     elif "arguments are required" in message and "model" in _KEY.findall(message):
@@ -319,6 +328,11 @@ def did_you_mean(message: str, options: Iterable[str]) -> str:
         if kind is not None and (example := _ABSTRACT.get(kind[1].rpartition(".")[2])):
             return f" Name the class before its options, such as {example}."
         word, known = option.group(1), _parameters(message)
+    elif option := re.search(r"(?:Group '([\w.]+)'|Subcommand '\w+') does not accept option '([\w.]+)'", message):
+        word, known = ".".join(filter(None, option.groups())), [each.lstrip("-") for each in options]
+    elif name := _NO_CLASS.search(message):
+        word = name[1]
+        known = [each for module in _READY for each in dir(sys.modules.get(module)) if each[:1].isupper()]
     else:
         return ""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
