@@ -71,6 +71,11 @@ class Wider(LightningModule):
         super().__init__()
         self.save_hyperparameters()
 
+class Needs(LightningModule):
+    def __init__(self, in_channels: int, num_nodes: int):
+        super().__init__()
+        self.layer = torch.nn.Linear(in_channels, 1)
+
 class Sized(LightningModule):
     def __init__(self, num_features: int, num_classes: int):
         super().__init__()
@@ -420,6 +425,16 @@ def test_default_of_a_class_where_the_data_has_no_value(
     main(own)
     assert built.pop().model.hparams["out_channels"] == 64
     assert "model.out_channels: got 5, and the data fills in None" in refused(capsys, *own, "--model.out_channels=5")
+
+
+def test_module_that_needs_features_of_a_graph_without_any(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = yaml.safe_load(Path(config).read_text())
+    graph = dict(np.load(run["data"]["init_args"]["dataset"]))
+    np.savez("bare.npz", **{name: graph[name] for name in ("edge_index", "y", "train_idx")})
+    own = ["fit", "--config", config, "--data.dataset", "bare.npz", "--model", "usermodule.Needs"]
+    said = refused(capsys, *own)
+    assert "model: Needs cannot be made: " in said
+    assert "Its in_channels is None, since the data has no num_features (x)." in said
 
 
 def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: list[GLTCLI]) -> None:

@@ -30,6 +30,7 @@ _LINKS = {
 }
 
 _OF_LABELS = ("label_facts", "out_channels")
+_NEEDED = {"in_channels": "num_features (x)", "out_channels": "num_classes (y of integers)"}  # by most modules
 
 
 def link_graph(cli: LightningCLI, parser: LightningArgumentParser) -> None:
@@ -95,7 +96,18 @@ class _TakenLinks(_InstantiatorFn):
         if self.edgeless and "edge_facts" in kwargs:
             kwargs["edge_facts"] = None
         links = {key: kwargs[name] for key, name in taken.items()}
-        return super().__call__(class_type, *args, applied_instantiation_links=links, **kwargs)
+        try:
+            return super().__call__(class_type, *args, applied_instantiation_links=links, **kwargs)
+        except Exception as error:
+            missing = [name for name in _NEEDED if name in facts and kwargs[name] is None]
+            if not missing:
+                raise
+            named = " and ".join(missing)
+            lacks = " and ".join(_NEEDED[name] for name in missing)
+            raise OptionError(
+                f"model: {class_type.__name__} cannot be made: {error}. Its {named} is None, since the data has no {lacks}. Add "
+                "that to the data, or let the module do without. GLT_TRACEBACK=1 shows where it failed."
+            ) from error
 
 
 def _is_default(class_type: Any, name: str, value: Any, facts: Mapping[str, Any]) -> bool:
