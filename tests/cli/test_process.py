@@ -20,7 +20,8 @@ sys.argv = ["glt-lightning", "fit"]
 from glt_lightning.cli import command_process, without_collections
 """
 
-CLEAN = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED")}
+_OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "PYTHONUNBUFFERED")
+CLEAN = {name: value for name, value in os.environ.items() if name not in _OWN}
 
 
 def _run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -29,10 +30,19 @@ def _run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
-def test_threads_wait_as_the_user_says_else_asleep(given: dict[str, str], expected: str) -> None:
-    ended = _run("import os\nwith command_process():\n    print(os.environ['OMP_WAIT_POLICY'])", **given)
-    assert ended.stdout.split() == [expected], ended.stderr
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ["passive", "4000"]),
+        ({"OMP_WAIT_POLICY": "active"}, ["active", "None"]),
+        ({"OMP_WAIT_POLICY": "passive"}, ["passive", "None"]),
+        ({"GOMP_SPINCOUNT": "0"}, ["passive", "0"]),
+    ],
+)
+def test_threads_wait_as_the_user_says_else_asleep(given: dict[str, str], expected: list[str]) -> None:
+    code = "import os\nwith command_process():\n    print(*map(os.environ.get, ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT')))"
+    ended = _run(code, **given)
+    assert ended.stdout.split() == expected, ended.stderr
 
 
 @pytest.mark.parametrize(

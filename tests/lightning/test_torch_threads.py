@@ -87,9 +87,12 @@ def test_every_strategy_counts_ranks_and_samplers(make_data, make_model, make_tr
     assert found == [(1, 2 if strategy == "glt_server_client" else 0), "end"]  # a server has two of them then
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "passive"), ("active", "active")])
-def test_ranks_start_with_threads_that_sleep(make_trainer, monkeypatch, given: str | None, expected: str) -> None:
+@pytest.mark.parametrize(("given", "expected"), [(None, ("passive", "4000")), ("active", ("active", None))])
+def test_ranks_start_with_threads_that_sleep(
+    make_trainer, monkeypatch, given: str | None, expected: tuple[str, str | None]
+) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     if given is None:
         monkeypatch.delenv("OMP_WAIT_POLICY")
     found = []
@@ -98,8 +101,8 @@ def test_ranks_start_with_threads_that_sleep(make_trainer, monkeypatch, given: s
     )
     launcher = make_trainer(strategy="glt_worker", devices=2).strategy.launcher
     launcher._call_children_scripts()
-    assert [each["OMP_WAIT_POLICY"] for each in found] == [expected]
-    assert os.environ.get("OMP_WAIT_POLICY") == given
+    assert [(each["OMP_WAIT_POLICY"], each.get("GOMP_SPINCOUNT")) for each in found] == [expected]
+    assert (os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT")) == (given, None)
 
 
 def test_times_of_threads(tmp_path: Path) -> None:
