@@ -8,8 +8,8 @@
  * package maps them ("file"), or copied into huge pages ("huge").
  *
  * A hop runs in stages over chunks of rows: pick positions, read neighbours, relabel, look up user ids. Each stage is a
- * plain loop whose loads are independent, prefetched a fixed distance ahead: far enough to have arrived, near enough to
- * be still in the first-level cache.
+ * plain loop whose loads are independent, prefetched a fixed distance ahead into the second-level cache: more are queued than
+ * for the first.
  *
  * Prints one JSON line per variant: plain = draws of a sequential generator, no look-ups; keyed = draws keyed by row;
  * n_id = user ids looked up too; e_id = edge ids too; loader = n_id and the rows of x and y gathered; labor = n_id,
@@ -30,7 +30,7 @@
 enum { KEYED = 1, N_ID = 2, E_ID = 4, GATHER = 8, LABOR = 16, SMALLEST = 32 }; /* parts of a variant */
 enum { CHUNK = 256, AHEAD = 32, MOST_FANOUT = 32, MOST_HOPS = 8 };
 #define GOLDEN 0x9e3779b97f4a7c15ull
-#define FETCH(p) __builtin_prefetch((const void *)(p), 0, 3)
+#define FETCH(p) __builtin_prefetch((const void *)(p), 0, 2)
 #define INLINE static inline __attribute__((always_inline))
 
 static double cpu_s(void) {
@@ -313,15 +313,15 @@ INLINE void sample(Batch *b, const int64_t *seeds, int64_t num_seeds, uint64_t k
   }
 }
 
-/* Only the first line of a row is prefetched: the processor finds the others by itself, and more would only evict. */
 static void gather(Batch *b) {
   const int64_t width = G.dim * 4;
   for (int64_t i = 0; i < b->nodes; i++) {
-    FETCH(G.x + b->gid[i + 16 < b->nodes ? i + 16 : i] * G.dim);
+    const float *ahead = G.x + b->gid[i + 16 < b->nodes ? i + 16 : i] * G.dim;
+    for (int64_t k = 0; k < G.dim; k += 16) FETCH(ahead + k);
     memcpy(b->x + i * G.dim, G.x + b->gid[i] * G.dim, width);
   }
   for (int64_t i = 0; i < b->nodes; i++) {
-    FETCH(G.y + b->gid[i + AHEAD < b->nodes ? i + AHEAD : i]);
+    FETCH(G.y + b->gid[i + 2 * AHEAD < b->nodes ? i + 2 * AHEAD : i]);
     b->y[i] = G.y[b->gid[i]];
   }
 }

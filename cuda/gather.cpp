@@ -1,4 +1,4 @@
-// Gathering rows of a sharded array. Bound by memory: rows of 400 bytes need no prefetch (measured), narrow ones do.
+// Gathering rows of a sharded array. Bound by memory.
 #include <glt/api.h>
 
 #include <cstring>

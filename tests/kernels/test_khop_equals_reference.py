@@ -168,7 +168,7 @@ def test_one_op_serves_batches_of_any_size():
 @pytest.mark.parametrize("nodes_per_slot", [0, 8], ids=["hashed", "one slot per node"])
 def test_a_batch_does_not_see_what_others_left_in_the_table(nodes_per_slot, monkeypatch):
     """Also behind a batch that failed half-way, and at the end of the table's numbers."""
-    monkeypatch.setattr(khop, "_NODES_PER_SLOT", nodes_per_slot)
+    monkeypatch.setattr(khop, "_NODES_PER_SLOT_IN_CACHE", nodes_per_slot)
     rng = np.random.default_rng(9)
     graph = TypedGraph.random(rng)
     graph.num_nodes, graph.edges = [500], [rng.integers(0, 500, (2, 9000))]
