@@ -113,7 +113,7 @@ def test_t3_some_types_have_times(tmp_path: Path) -> None:
     assert batch["c"].n_id.tolist() == []
     assert batch["a"].seed_time.tolist() == ids.tolist()
     with pytest.raises(
-        OptionError, match=r"loader 't': input_time: missing, .* Nodes of type 'a' have no times of their"
+        OptionError, match=r"loader 't': input_time: missing, .* give one for each seed \(data\.seeds\.input_time\)"
     ):
         one_batch(graph, node_spec(ids, None, [-1], node_type="a"))
 

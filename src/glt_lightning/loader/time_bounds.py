@@ -30,7 +30,9 @@ def times_of(
         times, node_type = each.input_time, manifest.schema.node_types[part.node_type]
         if times is None and time_attr is not None and time_attr in manifest.node_attrs(part.node_type):
             times = read(each, time_attr).reshape(-1).astype(np.int64)
-        remedy = f"Nodes of type {node_type!r} have no times of their own: give one for each seed."
+        remedy = (
+            f"Nodes of type {node_type!r} have no times of their own: give one for each seed (data.seeds.input_time)."
+        )
         require_times(f"loader {spec.name!r}: input_time", times, len(part.gids), sampling, remedy)
         found.append(times)
     return [times for times in found if times is not None]
