@@ -21,7 +21,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.graph import available_memory
 from glt_lightning.partition.assign import assigner_of
-from glt_lightning.partition.assign.assigners import METIS_BYTES, MetisAssigner, built_in, require_countable
+from glt_lightning.partition.assign.assigners import METIS_BYTES, MetisAssigner, require_countable
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.edges import record_bytes
 from glt_lightning.partition.build.rows import node_record, number_record
@@ -291,7 +291,7 @@ def _assigning(graph: StoredGraph, assigner: Assigner, rows_bytes: int) -> Plann
         most = 1 + options.passes * (1 if isinstance(assigner, MetisAssigner) else 2)
         ns += both * (_PROPAGATED * most + (_CUT if isinstance(assigner, MetisAssigner) else 0))
         passes += most
-    known = built_in(assigner) is not None and options.hotness != "presample"
+    known = assigner.reads is not None and options.hotness != "presample"
     return PlannedStep("assigning nodes", 1, passes * rows_bytes, ns / 1e9 if known else None, alone=True)
 
 

@@ -1,18 +1,17 @@
-"""Properties of the built-in assigners that are known before they run."""
+"""The built-in assigners: frequency, METIS, random and streaming; and checks of what they can do before they run."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from glt_lightning.base import DataError, NodeType, OptionError, PartitionError, PartitionOptions, size
 from glt_lightning.graph import available_memory
-from glt_lightning.kernels import LabelPairs, Labels, MetisGraph, NeighborRows, metis_parts
+from glt_lightning.kernels import LabelPairs, Labels, MetisGraph, NeighborRows, keyed, metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
 from glt_lightning.partition.sources.base import array_fingerprint
 
@@ -30,6 +29,8 @@ _BLOCK = 10_000  # ids per part; GLT's default chunk_size
 class FrequencyAssigner(Assigner):
     """Gives each part the nodes that its batches access most in comparison with those of other parts (`inclusion`). Parts have
     equal sizes."""
+
+    reads = "sampled"
 
     def assign(self, graph: GraphToPartition) -> Assignment:
         if "train" not in graph.splits or not len(graph.splits["train"][1]):
@@ -95,6 +96,7 @@ class MetisAssigner(Assigner):
     ``partition_graph``."""
 
     deterministic = False
+    reads = "neighbors"
 
     def assign(self, graph: GraphToPartition) -> Assignment:
         weights = graph.weights()
@@ -157,6 +159,8 @@ def fill(metis: MetisGraph, graph: GraphToPartition) -> None:
 class RandomAssigner(Assigner):
     """Assigns each node type separately; sizes of parts differ by at most one."""
 
+    reads = "nothing"
+
     def assign(self, graph: GraphToPartition) -> Assignment:
         parts, seed = graph.num_parts, graph.options.seed
         return {t: random_parts(n, parts, seed, t) for t, n in graph.num_nodes.items()}
@@ -168,44 +172,26 @@ _NODES = 1 << 20  # hashed at once
 def random_parts(num_nodes: int, num_parts: int, seed: int, node_type: NodeType) -> np.ndarray:
     """Returns int32 [N]: a random part for each node; the parts' sizes differ by at most one.
 
-    Nodes are ranked by a keyed 64-bit hash of their id, so that the result does not depend on a library's random generator.
+    Nodes are ranked by a keyed 64-bit hash of their id, so that the result does not depend on a library's random generator. It is
+    a bijection, so no two nodes tie.
     """
     key = np.frombuffer(hashlib.blake2b(f"{seed}\x1f{node_type}".encode(), digest_size=8).digest(), "<u8")[0]
+    parts, hashes = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.uint64)
 
-    def hashes() -> Iterator[np.ndarray]:
+    def blocks() -> Iterator[tuple[slice, np.ndarray]]:
         for begin in range(0, num_nodes, _NODES):
-            yield _mix(np.arange(begin, min(begin + _NODES, num_nodes), dtype=np.uint64) ^ key)
+            block = slice(begin, min(begin + _NODES, num_nodes))
+            yield block, keyed(np.arange(block.start, block.stop, dtype=np.uint64) ^ key, np.zeros(1))
 
+    for block, found in blocks():
+        hashes[block] = found
     ranks = np.array([num_nodes * part // num_parts for part in range(1, num_parts)], np.int64)
-    first = _of_rank(hashes, ranks[ranks < num_nodes])  # the hash of each part's first node
-    found = [np.searchsorted(first, block, side="right").astype(np.int32) for block in hashes()]
-    return np.concatenate([np.empty(0, np.int32), *found])
-
-
-def _of_rank(hashes: Callable[[], Iterator[np.ndarray]], ranks: np.ndarray) -> np.ndarray:
-    """Returns the hashes of some ranks among all of them, uint64, without holding them all. ranks: int64, ascending."""
-    shift, bins = np.uint64(48), 1 << 16
-    counts = sum(
-        (np.bincount((h >> shift).astype(np.int64), minlength=bins) for h in hashes()), start=np.zeros(bins, np.int64)
-    )
-    ends = np.cumsum(counts)
-    wanted = np.zeros(bins, bool)
-    wanted[of := np.searchsorted(ends, ranks, side="right")] = True
-    held = np.sort(
-        np.concatenate([np.empty(0, np.uint64), *(h[wanted[(h >> shift).astype(np.int64)]] for h in hashes())])
-    )
-    before = np.cumsum(np.where(wanted, counts, 0)) - np.where(wanted, counts, 0)  # of those that are held
-    found: np.ndarray = held[before[of] + ranks - (ends - counts)[of]]
-    return found
-
-
-def _mix(z: np.ndarray) -> np.ndarray:
-    """The output function of splitmix64 (Steele, Lea, Flood 2014): a bijection, so no two nodes tie."""
-    z = z + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: np.ndarray = z ^ (z >> np.uint64(31))
-    return mixed
+    ranks = ranks[ranks < num_nodes]
+    hashes.partition(ranks)
+    first = hashes[ranks]  # the hash of each part's first node
+    for block, found in blocks():
+        parts[block] = np.searchsorted(first, found, side="right")
+    return parts
 
 
 # Few edges between parts in bounded memory: edges are streamed from disk, only nodes are held in memory.
@@ -221,6 +207,8 @@ class StreamingAssigner(Assigner):
     node, and ``partition.memory_bytes`` for the graph of clusters."""
 
     deterministic = False  # because METIS is not, across machines and versions
+    reads = "neighbors"
+    most_nodes = 2**31 - 1  # a group is named by a node, as int32
 
     def assign(self, graph: GraphToPartition) -> Assignment:
         weights = graph.weights()
@@ -271,44 +259,6 @@ def _numbered(labels: np.ndarray) -> tuple[np.ndarray, int]:
     return rank[labels] - 1, int(rank[-1]) if len(rank) else 0
 
 
-@dataclass(frozen=True)
-class BuiltIn:
-    """Properties of one algorithm.
-
-    Attributes:
-        reads: The rows of the topology that it reads.
-        most_nodes: The largest number of nodes that it supports; None: unlimited.
-
-    Example:
-        >>> built_in(assigner_of(PartitionOptions(algorithm="streaming")))
-        BuiltIn(reads='neighbors', most_nodes=2147483647)
-    """
-
-    reads: Literal["nothing", "sampled", "neighbors"]
-    most_nodes: int | None = None
-
-
-_BY_METHOD = {
-    RandomAssigner.assign: BuiltIn("nothing"),
-    FrequencyAssigner.assign: BuiltIn("sampled"),
-    MetisAssigner.assign: BuiltIn("neighbors"),
-    StreamingAssigner.assign: BuiltIn("neighbors", 2**31 - 1),  # a group is named by a node, as int32
-}
-
-
-def built_in(assigner: Assigner) -> BuiltIn | None:
-    """Properties of a built-in assigner; None for a file or a user's class, of which nothing is known.
-
-    Args:
-        assigner: The assigner, as `assigner_of` makes it.
-
-    Example:
-        >>> built_in(assigner_of(PartitionOptions(algorithm="metis"))).reads
-        'neighbors'
-    """
-    return _BY_METHOD.get(type(assigner).assign)
-
-
 def require_countable(assigner: Assigner, num_nodes: int, options: PartitionOptions) -> None:
     """Checks that an algorithm supports the number of nodes of a graph.
 
@@ -328,7 +278,7 @@ def require_countable(assigner: Assigner, num_nodes: int, options: PartitionOpti
             ...
         glt_lightning.base.errors.OptionError: partition.algorithm: ...
     """
-    most = None if (known := built_in(assigner)) is None else known.most_nodes
+    most = assigner.most_nodes
     if most is not None and num_nodes > most and not is_trivial(assigner, options):
         raise OptionError(
             f"partition.algorithm: {options.algorithm_name} supports at most {most:,} nodes, but the graph has {num_nodes:,}. "
@@ -338,7 +288,7 @@ def require_countable(assigner: Assigner, num_nodes: int, options: PartitionOpti
 
 def is_trivial(assigner: Assigner, options: PartitionOptions) -> bool:
     """Tells whether there is one part and a built-in assigner, so that all nodes belong to part 0."""
-    return options.num_parts == 1 and built_in(assigner) is not None
+    return options.num_parts == 1 and assigner.reads is not None
 
 
 def assign(assigner: Assigner, graph: StoredGraph, topology: GraphTopology) -> dict[NodeType, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -137,6 +137,10 @@ class Assigner(ABC):
 
     #: Whether the same input gives the same parts on every machine and with every version of the libraries.
     deterministic = True
+    #: The rows of the topology that it is sure to read. None: unknown, as of a user's class, which may read any or none.
+    reads: Literal["nothing", "sampled", "neighbors"] | None = None
+    #: The largest number of nodes that it supports. None: unlimited.
+    most_nodes: int | None = None
 
     @abstractmethod
     def assign(self, graph: GraphToPartition) -> Assignment:

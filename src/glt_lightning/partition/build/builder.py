@@ -26,7 +26,7 @@ from glt_lightning.graph import (
     split_path,
 )
 from glt_lightning.partition.arrays import ArrayWriter
-from glt_lightning.partition.assign.assigners import assign, built_in, require_countable
+from glt_lightning.partition.assign.assigners import assign, require_countable
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.hotness import rank_nodes
 from glt_lightning.partition.build.rows import NodeLayout
@@ -126,7 +126,7 @@ class Builder:
             for node_type, parts in assign(self._assigner, self._graph, topology).items():
                 save_array(self._job.parts_file(node_type), parts)
 
-        if built_in(self._assigner) is None:
+        if self._assigner.reads is None:
             save()
         else:
             self._tasks.once("assign", {}, save)

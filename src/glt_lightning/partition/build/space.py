@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from glt_lightning.base import EdgeType
-from glt_lightning.partition.assign.assigners import built_in, is_trivial, require_memory
+from glt_lightning.partition.assign.assigners import is_trivial, require_memory
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.edge_types import StoredEdgeType, in_both_directions
 from glt_lightning.partition.build.edges import record_bytes
@@ -102,9 +102,8 @@ def bytes_to_write(job: Job) -> int:
 
 
 def reads_of(graph: StoredGraph, assigner: Assigner) -> str:
-    """The rows that the assigner is sure to read: a class of the user's may read any rows or none."""
-    known = built_in(assigner)
-    return "nothing" if known is None or is_trivial(assigner, graph.options) else known.reads
+    """The rows that the assigner is sure to read of a graph."""
+    return "nothing" if is_trivial(assigner, graph.options) else assigner.reads or "nothing"
 
 
 class _EdgeFiles(NamedTuple):
