@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError
-from glt_lightning.partition.tasks import exchange
-from glt_lightning.partition.tasks.exchange import RunWriter, cut, load_runs, read_buckets, save_runs
+from glt_lightning.partition.tasks.exchange import cut, finished_runs, load_runs, read_buckets
 from tests.helpers.examples import examples
 
 WIDTH, BUCKETS = 8, 5
@@ -19,12 +18,11 @@ WIDTH, BUCKETS = 8, 5
 
 def deal(folder: Path, number: int, runs: list[list[int]]) -> None:
     """One task's file. A record is its bucket, and a number that tells records apart."""
-    with RunWriter(folder / f"half{number}", WIDTH, BUCKETS) as writer:
+    with finished_runs(folder / f"dealt{number}", WIDTH, BUCKETS) as writer:
         for at, buckets in enumerate(runs):
             order = np.argsort(buckets, kind="stable")
             records = np.stack([np.array(buckets, np.int32), 1000 * number + 100 * at + np.arange(len(buckets))], 1)
             writer.add(records.astype(np.int32)[order], np.bincount(np.array(buckets, int), minlength=BUCKETS))
-    save_runs(writer.runs, folder / f"dealt{number}")
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -32,16 +30,13 @@ def deal(folder: Path, number: int, runs: list[list[int]]) -> None:
     tasks=st.lists(st.lists(st.lists(st.integers(0, BUCKETS - 1), max_size=9), max_size=3), min_size=1, max_size=3),
     low=st.integers(0, BUCKETS),
     size=st.integers(0, BUCKETS),
-    vectors=st.sampled_from([1, 2, 1024]),
 )
-def test_buckets(tmp_path_factory, tasks: list[list[list[int]]], low: int, size: int, vectors: int) -> None:
+def test_buckets(tmp_path_factory, tasks: list[list[list[int]]], low: int, size: int) -> None:
     folder = tmp_path_factory.mktemp("exchange")
     for number, runs in enumerate(tasks):
         deal(folder, number, runs)
     high = min(BUCKETS, low + size)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "_MOST_VECTORS", vectors)
-        data, first = read_buckets([load_runs(folder / f"dealt{n}") for n in range(len(tasks))], low, high, WIDTH)
+    data, first = read_buckets([load_runs(folder / f"dealt{n}") for n in range(len(tasks))], low, high, WIDTH)
     records = data.view(np.int32).reshape(-1, 2).tolist()
     numbered = [
         (b, 1000 * n + 100 * at + i)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +18,10 @@ import numpy as np
 
 from glt_lightning.base import DataError
 from glt_lightning.graph import read_npy_header
-from glt_lightning.kernels import CHANGED
+from glt_lightning.kernels import CHANGED, copy_runs
 from glt_lightning.partition.arrays import ArrayWriter, write_at
 from glt_lightning.partition.folder import disk_full_speaks
-
-_MOST_VECTORS = 1024  # of one preadv: IOV_MAX of Linux
+from glt_lightning.partition.sources.files import read_exactly
 
 
 class Runs(NamedTuple):
@@ -67,10 +67,15 @@ class RunWriter:
         os.close(self._fd)
 
 
-def save_runs(runs: Runs, path: Path) -> None:
-    """Gives finished runs their final name, and their table the same name with ``.npy``: the file last, so that it is whole."""
-    save_array(path.with_name(f"{path.name}.npy"), runs.table)
-    os.replace(runs.path, path)
+@contextmanager
+def finished_runs(path: Path, width: int, buckets: int) -> Iterator[RunWriter]:
+    """Yields a `RunWriter` of a file that gets its name when the block succeeds, and its table the same name with ``.npy``: the
+    file last, so that it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with RunWriter(unfinished(path), width, buckets) as writer:
+        yield writer
+    save_array(path.with_name(f"{path.name}.npy"), writer.runs.table)
+    os.replace(writer.runs.path, path)
 
 
 def load_runs(path: Path) -> Runs:
@@ -91,37 +96,23 @@ def read_buckets(
     first = np.concatenate([[0], np.cumsum(sizes)])
     size = int(first[-1]) * width
     out = np.empty(size, np.uint8) if memory is None else memory[:size]
-    cursor = first[:-1].copy()
+    placed, cursor = out.reshape(-1, width), first[:-1].copy()
+    several = high - low != 1  # then what is read of a run does not lie together
+    longest = max((int((t[:, -1] - t[:, 0]).max()) for t in tables), default=0) if several else 0
+    read = np.empty((longest, width), np.uint8)
     for each, table in zip((r for r in runs if len(r.table)), tables, strict=True):
         with open(each.path, "rb", buffering=0) as stream:
             for run in table:
-                _read_run(stream.fileno(), run, cursor, out, width)
+                sizes = np.diff(run)
+                records = read[: sizes.sum()] if several else placed[cursor[0] : cursor[0] + sizes[0]]
+                try:
+                    read_exactly(stream.fileno(), records, int(run[0]) * width)
+                except EOFError:
+                    raise DataError(CHANGED) from None
+                if several:
+                    copy_runs(records, run[:-1] - run[0], sizes, placed, cursor)
+                cursor += sizes
     return out, first
-
-
-def _read_run(fd: int, run: np.ndarray, cursor: np.ndarray, out: np.ndarray, width: int) -> None:
-    """Reads one run's range of the buckets to where it belongs in each; ``cursor`` advances."""
-    sizes = np.diff(run)
-    used = np.flatnonzero(sizes)
-    begins, ends = cursor[used] * width, (cursor[used] + sizes[used]) * width
-    data, offset = memoryview(out), int(run[0]) * width
-    for vectors in _batches([data[b:e] for b, e in zip(begins.tolist(), ends.tolist(), strict=True)]):
-        wanted = sum(len(v) for v in vectors)
-        while wanted:
-            got = os.preadv(fd, vectors, offset)
-            if got == 0:
-                raise DataError(CHANGED)
-            offset, wanted = offset + got, wanted - got
-            while vectors and got >= len(vectors[0]):
-                got -= len(vectors.pop(0))
-            if got:
-                vectors[0] = vectors[0][got:]
-    cursor += sizes
-
-
-def _batches(vectors: list[memoryview]) -> Iterator[list[memoryview]]:
-    bounds = [*range(0, len(vectors), _MOST_VECTORS), len(vectors)]
-    return (vectors[a:b] for a, b in pairwise(bounds))
 
 
 def unfinished(path: Path) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,11 @@ from glt_lightning.partition.build.topology import RowFiles, asymmetry
 from glt_lightning.partition.tasks.exchange import (
     Runs,
     RunWriter,
+    finished_runs,
     load_array,
     load_runs,
     read_buckets,
     save_array,
-    save_runs,
-    unfinished,
 )
 from glt_lightning.partition.tasks.job import EdgeSort, Job
 
@@ -195,13 +194,8 @@ def hash_chunks(job: Job, chunks: list[tuple[str, int, int]]) -> list[tuple[int,
     return [hash_chunk(job.out, *chunk) for chunk in chunks]
 
 
-@contextmanager
-def _dealing(folder: Path, piece: Piece, width: int, buckets: int) -> Iterator[RunWriter]:
-    folder.mkdir(parents=True, exist_ok=True)
-    target = _dealt_file(folder, piece)
-    with RunWriter(unfinished(target), width, buckets) as writer:
-        yield writer
-    save_runs(writer.runs, target)
+def _dealing(folder: Path, piece: Piece, width: int, buckets: int) -> AbstractContextManager[RunWriter]:
+    return finished_runs(_dealt_file(folder, piece), width, buckets)
 
 
 def _dealt(folder: Path, pieces: list[Piece]) -> list[Runs]:

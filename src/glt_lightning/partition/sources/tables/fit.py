@@ -29,7 +29,6 @@ from glt_lightning.partition.sources.tables.encoders import (
     OneHotEncoder,
 )
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece, number_advice
-from glt_lightning.partition.sources.tables.ids import finished_runs
 from glt_lightning.partition.sources.tables.raw_values import (
     categories,
     dates,
@@ -40,7 +39,7 @@ from glt_lightning.partition.sources.tables.raw_values import (
     is_time,
     numbers,
 )
-from glt_lightning.partition.tasks.exchange import Runs, RunWriter, load_runs
+from glt_lightning.partition.tasks.exchange import Runs, RunWriter, finished_runs, load_runs
 
 _log = logging.getLogger(__name__)
 

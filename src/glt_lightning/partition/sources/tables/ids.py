@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,15 @@ from glt_lightning.kernels import mix64
 from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.tables.files import TablePiece
-from glt_lightning.partition.tasks.exchange import Runs, RunWriter, cut, load_runs, read_buckets, save_runs, unfinished
+from glt_lightning.partition.tasks.exchange import (
+    Runs,
+    RunWriter,
+    cut,
+    finished_runs,
+    load_runs,
+    read_buckets,
+    unfinished,
+)
 
 _MOST = str(2**63 - 1)
 
@@ -322,14 +330,6 @@ def bucket_of(ids: pa.Array, is_text: bool, count: int) -> np.ndarray:
 
 def _widths(is_text: bool) -> dict[str, int]:
     return {"rows": 8} | ({"lengths": 8, "bytes": 1} if is_text else {"values": 8})
-
-
-@contextmanager
-def finished_runs(path: Path, width: int, buckets: int) -> Iterator[RunWriter]:
-    """Yields a `RunWriter` of a file that gets its name when the block succeeds."""
-    with RunWriter(unfinished(path), width, buckets) as writer:
-        yield writer
-    save_runs(writer.runs, path)
 
 
 class IdDealer(ExitStack):

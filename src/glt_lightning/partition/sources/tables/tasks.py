@@ -32,7 +32,6 @@ from glt_lightning.partition.sources.tables.ids import (
     KeyIds,
     NodeIds,
     StoredIds,
-    finished_runs,
     ids_of,
     join_bucket,
     store_ids,
@@ -40,7 +39,7 @@ from glt_lightning.partition.sources.tables.ids import (
 from glt_lightning.partition.sources.tables.job import TableJob, piece_name
 from glt_lightning.partition.sources.tables.mapping import EdgeTable
 from glt_lightning.partition.sources.tables.writers import ColumnPieces, Read, readers
-from glt_lightning.partition.tasks.exchange import load_runs, read_buckets
+from glt_lightning.partition.tasks.exchange import finished_runs, load_runs, read_buckets
 
 _CHUNK = 1 << 20  # edges that are looked up at once
 _CHUNK_BYTES = 128 << 20  # of their ids
