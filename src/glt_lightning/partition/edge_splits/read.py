@@ -212,9 +212,7 @@ class KeptEdges(NumberedEdges):
     columns: int64 [kept], ascending.
     """
 
-    columns: np.ndarray
-
-    def __init__(self, edges: EdgeList, columns: np.ndarray) -> None:
+    def __init__(self, edges: EdgeList, columns: Rows) -> None:
         self.edges, self.columns, self.num_edges = edges, columns, len(columns)
         self.num_columns = edges.num_edges
 
@@ -233,7 +231,7 @@ class KeptEdges(NumberedEdges):
 class KeptRows:
     """The rows of an edge attribute that belong to `KeptEdges`."""
 
-    def __init__(self, rows: Rows, columns: np.ndarray) -> None:
+    def __init__(self, rows: Rows, columns: Rows) -> None:
         self.rows, self.columns = rows, columns
 
     @property

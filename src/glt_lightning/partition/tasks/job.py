@@ -92,7 +92,7 @@ class Job:
     @classmethod
     def opened(cls, raw: Mapping[str, Any], folder: Path) -> Job:
         """Opens a job in another process. raw: as `save` wrote it."""
-        source, options = SharedSource(raw["source"]), PartitionOptions(**raw["options"])
+        source, options = SharedSource.opened(raw["source"]), PartitionOptions(**raw["options"])
         graph = StoredGraph(source, options, {}, raw["made"], Progress(False))
         return cls(graph, folder, raw["memory_bytes"], raw["wide_ids"])
 

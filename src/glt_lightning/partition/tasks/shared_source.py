@@ -6,45 +6,47 @@ What is not in files yet, such as arrays in memory, is written once into the wor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, GraphSchema, NodeType
+from glt_lightning.base import GraphSchema
 from glt_lightning.kernels import BFLOAT16
 from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.edge_splits.read import KeptEdges, KeptRows
-from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
+from glt_lightning.partition.sources.base import ArraySource, EdgeList, GraphSource, Rows
 from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges, NpyFile
 
 _CHUNK = 1 << 20  # edges copied at once
-_KINDS: dict[str, Callable[..., EdgeList]] = {kind.__name__: kind for kind in (FileEdges, EndFiles, CscEdges)}
+_KINDS: dict[str, Callable[..., Any]] = {
+    kind.__name__: kind for kind in (FileEdges, EndFiles, CscEdges, KeptEdges, KeptRows)
+}
+_FILE = "file"
+Described = list[Any]  # the name of a kind and the descriptions of its arguments; or that of a file and its place
 
 
-class SharedSource:
+@dataclass
+class SharedSource(ArraySource):
     """The graph of a description by `describe`: its structure and attributes, and no splits."""
 
-    def __init__(self, described: Mapping[str, Any]) -> None:
-        self._described = described
-        self.name, self.fingerprint, self.path = described["name"], "", described["path"]
-        types = tuple(map(tuple, described["edge_types"]))
-        self.schema = GraphSchema(tuple(described["num_nodes"]), types, described["homogeneous"])
-        self.num_nodes: dict[NodeType, int] = described["num_nodes"]
-        self.num_features: dict[NodeType, int | None] = dict.fromkeys(self.num_nodes)
-        self.num_classes = self.target_type = None
-        self.splits: dict[str, tuple[NodeType, np.ndarray]] = {}
+    path: str | None = None
 
-    def edges(self, edge_type: EdgeType) -> EdgeList:
-        return _edges(self._described["edges"][self.schema.edge_index(edge_type)])
-
-    def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
-        return {name: _rows(each) for name, each in self._described["node_attrs"][node_type].items()}
-
-    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
-        attrs = self._described["edge_attrs"][self.schema.edge_index(edge_type)]
-        return {name: _rows(each) for name, each in attrs.items()}
+    @classmethod
+    def opened(cls, raw: Mapping[str, Any]) -> SharedSource:
+        types = tuple(map(tuple, raw["edge_types"]))
+        return cls(
+            name=raw["name"],
+            fingerprint="",
+            schema=GraphSchema(tuple(raw["num_nodes"]), types, raw["homogeneous"]),
+            num_nodes=raw["num_nodes"],
+            edge_index=dict(zip(types, map(_open, raw["edges"]), strict=True)),
+            node={t: _open_all(attrs) for t, attrs in raw["node_attrs"].items()},
+            edge=dict(zip(types, map(_open_all, raw["edge_attrs"]), strict=True)),
+            path=raw["path"],
+        )
 
 
 def describe(source: GraphSource, folder: Path) -> dict[str, Any]:
@@ -56,24 +58,23 @@ def describe(source: GraphSource, folder: Path) -> dict[str, Any]:
         "homogeneous": schema.homogeneous,
         "edge_types": schema.edge_types,
         "num_nodes": {t: int(source.num_nodes[t]) for t in schema.node_types},
-        "edges": [_describe_edges(source.edges(e), folder / f"edges{r}") for r, e in enumerate(schema.edge_types)],
+        "edges": [_edges(source.edges(e), folder / f"edges{r}") for r, e in enumerate(schema.edge_types)],
         "node_attrs": {
-            t: {name: _describe_rows(rows, folder / f"nodes{i}" / name) for name, rows in source.node_attrs(t).items()}
+            t: {name: _rows(rows, folder / f"nodes{i}" / name) for name, rows in source.node_attrs(t).items()}
             for i, t in enumerate(schema.node_types)
         },
         "edge_attrs": [
-            {name: _describe_rows(rows, folder / f"edges{r}" / name) for name, rows in source.edge_attrs(e).items()}
+            {name: _rows(rows, folder / f"edges{r}" / name) for name, rows in source.edge_attrs(e).items()}
             for r, e in enumerate(schema.edge_types)
         ],
     }
 
 
-def _describe_edges(edges: EdgeList, folder: Path) -> dict[str, Any]:
+def _edges(edges: EdgeList, folder: Path) -> Described:
     if isinstance(edges, (FileEdges, EndFiles, CscEdges)):
-        return {"kind": type(edges).__name__, "files": [*map(_describe_file, edges.files)]}
+        return [type(edges).__name__, *map(_file, edges.files)]
     if isinstance(edges, KeptEdges):
-        columns = _copied(edges.columns, folder / "columns")
-        return {"kind": "kept", "edges": _describe_edges(edges.edges, folder), "columns": columns}
+        return [KeptEdges.__name__, _edges(edges.edges, folder), _copy(edges.columns, folder / "columns")]
     with (
         ArrayWriter(folder, "source.npy", np.int64, hashed=False) as source,
         ArrayWriter(folder, "destination.npy", np.int64, hashed=False) as destination,
@@ -81,49 +82,40 @@ def _describe_edges(edges: EdgeList, folder: Path) -> dict[str, Any]:
         for src, dst in edges.chunks(_CHUNK):
             source.write(src)
             destination.write(dst)
-    return {
-        "kind": EndFiles.__name__,
-        "files": [{"path": str(folder / f"{name}.npy")} for name in ("source", "destination")],
-    }
+    return [EndFiles.__name__, *(_file(NpyFile(folder / writer.path)) for writer in (source, destination))]
 
 
-def _describe_rows(rows: Rows, file: Path) -> dict[str, Any]:
+def _rows(rows: Rows, file: Path) -> Described:
     if isinstance(rows, NpyFile):
-        return {"kind": "file", "file": _describe_file(rows)}
+        return _file(rows)
     if isinstance(rows, KeptRows):
-        columns = _copied(rows.columns, file.with_name(f"{file.name}.columns"))
-        return {"kind": "kept", "rows": _describe_rows(rows.rows, file), "columns": columns}
-    return {"kind": "file", "file": _copied(rows, file)}
+        columns = _copy(rows.columns, file.with_name(f"{file.name}.columns"))
+        return [KeptRows.__name__, _rows(rows.rows, file), columns]
+    return _copy(rows, file)
 
 
-def _describe_file(file: NpyFile) -> dict[str, Any]:
-    at, nbytes = file.range
-    return {"path": str(file.path.absolute()), "at": at, "nbytes": nbytes}
-
-
-def _copied(rows: Rows, file: Path) -> dict[str, Any]:
+def _copy(rows: Rows, file: Path) -> Described:
     bfloat16 = rows.dtype == BFLOAT16
     dtype = np.dtype("<u2") if bfloat16 else rows.dtype
     with ArrayWriter(file.parent, f"{file.name}.npy", dtype, tuple(rows.shape[1:]), hashed=False) as writer:
         for _, chunk in numbered_chunks(rows):
             writer.write(chunk.view("<u2") if bfloat16 else chunk)
-    return {"path": f"{file}.npy", "bfloat16": bfloat16}
+    return _file(NpyFile(file.parent / writer.path), bfloat16)
 
 
-def _edges(described: Mapping[str, Any]) -> EdgeList:
-    if described["kind"] == "kept":
-        return KeptEdges(_edges(described["edges"]), _file(described["columns"]).mapped())
-    return _KINDS[described["kind"]](*map(_file, described["files"]))
+def _file(file: NpyFile, bfloat16: bool = False) -> Described:
+    return [_FILE, str(file.path.absolute()), *file.range, bfloat16]
 
 
-def _rows(described: Mapping[str, Any]) -> Rows:
-    if described["kind"] == "kept":
-        return KeptRows(_rows(described["rows"]), _file(described["columns"]).mapped())
-    return _file(described["file"])
-
-
-def _file(described: Mapping[str, Any]) -> NpyFile:
-    file = NpyFile(Path(described["path"]), described.get("at", 0), described.get("nbytes"))
-    if described.get("bfloat16"):
-        file.dtype = BFLOAT16
+def _open(described: Described) -> Any:
+    kind, *given = described
+    if kind != _FILE:
+        return _KINDS[kind](*map(_open, given))
+    path, at, nbytes, bfloat16 = given
+    file = NpyFile(Path(path), at, nbytes)
+    file.dtype = BFLOAT16 if bfloat16 else file.dtype
     return file
+
+
+def _open_all(attrs: Mapping[str, Described]) -> dict[str, Rows]:
+    return {name: _open(each) for name, each in attrs.items()}
