@@ -68,7 +68,7 @@ def numbered(
     source, options = single([], len(parts)), PartitionOptions(num_parts=num_parts)
     graph = StoredGraph(source, options, {}, {"undirected": False, "normalize": "none"}, Progress(False))
     job = Job(graph, folder, memory_bytes, wide)
-    tasks = Tasks(job, "", None, 1)
+    tasks = Tasks(job, "", None)
     save_array(job.parts_file(NODE), np.array(parts, np.int32))
     save_array(job.hotness_file(), np.array(hotness, np.float32)[None])
     for end in ("out", "into"):
@@ -87,9 +87,8 @@ def test_numbering(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_numbering_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide: bool) -> None:
+def test_numbering_in_little_memory(tmp_path: Path, wide: bool) -> None:
     """Several ranges of user ids, of parts and of new numbers; some parts are empty, one is larger than the memory."""
-    monkeypatch.setattr("glt_lightning.partition.tasks.run._SMALLEST", 300)
     rng = np.random.default_rng(0)
     parts = rng.choice([0, 1, 3, 4, 8], 2000, p=[0.5, 0.1, 0.1, 0.2, 0.1])
     hotness, degree = rng.integers(0, 4, 2000).astype(np.float32), rng.integers(0, 3, 2000)

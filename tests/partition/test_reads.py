@@ -102,7 +102,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
     monkeypatch.setitem(engine._ENGINES, "dask", threads)
     monkeypatch.setattr("glt_lightning.partition.build.steps._MOST_EDGES", 30_000)
-    monkeypatch.setattr("glt_lightning.partition.tasks.run._SMALLEST", 10_000)
     found = Reads()
     found.watch(monkeypatch)
     return found

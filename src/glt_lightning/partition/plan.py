@@ -52,8 +52,8 @@ from glt_lightning.partition.sources.tables.mapping import NodeTable
 from glt_lightning.partition.sources.tables.source import TableSource
 from glt_lightning.partition.sources.transformed import TransformedSource
 from glt_lightning.partition.splits import resolve_splits
-from glt_lightning.partition.tasks.engine import planned_division, planned_width, task_memory
-from glt_lightning.partition.tasks.run import Division
+from glt_lightning.partition.tasks.engine import planned_job, planned_width, task_memory
+from glt_lightning.partition.tasks.job import Job
 from glt_lightning.partition.writer import follow_batches
 
 if TYPE_CHECKING:
@@ -205,9 +205,9 @@ def plan_partition(
     graph.check()
     require_countable(assigner, graph.total_nodes, options)
     there = next(each for each in folder.absolute().parents if each.exists())
-    division = planned_division(graph, there / "run")
-    steps, first_bytes = [*_steps(division, assigner)], _first_process(graph, assigner)
-    disk_bytes = bytes_needed(division.job, assigner)
+    job = planned_job(graph, there / "run")
+    steps, first_bytes = [*_steps(job, assigner)], _first_process(graph, assigner)
+    disk_bytes = bytes_needed(job, assigner)
     if isinstance(source, ExpectedLinks):
         step, memory = _splitting(source)
         steps, first_bytes = [step, *steps], max(first_bytes, _LIBRARIES + memory)
@@ -216,14 +216,14 @@ def plan_partition(
         disk_bytes = max(disk_bytes, sum(each.drawing_bytes for each in expected))
     plan = PartitionPlan(
         steps=tuple(steps),
-        width=division.width,
+        width=job.width,
         disk_bytes=disk_bytes,
         free_bytes=shutil.disk_usage(there).free,
         first_bytes=first_bytes,
-        task_bytes=_LIBRARIES + division.job.memory_bytes + _READING * max(graph.num_nodes.values()),
+        task_bytes=_LIBRARIES + job.memory_bytes + _READING * max(graph.num_nodes.values()),
         available_bytes=available_memory(),
     )
-    return plan, _refusal(require_room, division.job, assigner)
+    return plan, _refusal(require_room, job, assigner)
 
 
 def _refusal(check: Callable[..., None], *given: Any) -> PartitionError | None:
@@ -245,34 +245,34 @@ def _splitting(source: ExpectedLinks) -> tuple[PlannedStep, int]:
     return PlannedStep("splitting edges", 1, reads, cpu_s, alone=True), memory
 
 
-def _steps(division: Division, assigner: Assigner) -> Iterator[PlannedStep]:
-    graph = division.job.graph
-    checks, checked = value_checks(division), sum(rows_bytes(each.rows) for each in checked_attrs(graph).values())
+def _steps(job: Job, assigner: Assigner) -> Iterator[PlannedStep]:
+    graph = job.graph
+    checks, checked = value_checks(job), sum(rows_bytes(each.rows) for each in checked_attrs(graph).values())
     yield PlannedStep("checking values", len(checks), checked, checked * _CHECKED / 1e9)
     edges = sum(each.num_edges for each in graph.edges.values())
     read = sum(map(input_bytes, graph.edges.values()))
-    yield PlannedStep("counting edges", len(counts(division)), read, edges * _COUNTED / 1e9)
+    yield PlannedStep("counting edges", len(counts(job)), read, edges * _COUNTED / 1e9)
     rows = [*edges_for_assignment(graph, assigner)]
     if rows:
-        yield _sorting(division, "sorting edges into rows", rows)
+        yield _sorting(job, "sorting edges into rows", rows)
     yield _assigning(graph, assigner, 4 * sum(count for count, _, _ in rows))
-    yield _numbering(division)
-    yield _nodes(division)
-    record = record_bytes(division.job.id_dtype, division.job.edge_id_dtype)
+    yield _numbering(job)
+    yield _nodes(job)
+    record = record_bytes(job.id_dtype, job.edge_id_dtype)
     stored = [(graph.num_edges(own), record, own.source) for own in graph.stored_types]
-    yield _sorting(division, "writing edges", stored, with_attrs=True)
-    stays = _stays(division)
+    yield _sorting(job, "writing edges", stored, with_attrs=True)
+    stays = _stays(job)
     yield PlannedStep("hashing files", -(-stays // _HASH_BYTES), stays, stays * _HASHED / 1e9)
 
 
 def _sorting(
-    division: Division, name: str, sorts: Sequence[tuple[int, int, EdgeType]], *, with_attrs: bool = False
+    job: Job, name: str, sorts: Sequence[tuple[int, int, EdgeType]], *, with_attrs: bool = False
 ) -> PlannedStep:
     """sorts: for each the number of edges, the bytes of a record, and the user's edge type."""
-    graph, tasks, read = division.job.graph, 0, 0
+    graph, tasks, read = job.graph, 0, 0
     for count, record, edge_type in sorts:
         edges = graph.edges[edge_type]
-        tasks += len(dealt_pieces(division, edges)) + -(-count // sorted_at_once(division, count, record))
+        tasks += len(dealt_pieces(job, edges)) + -(-count // sorted_at_once(job, count, record))
         read += input_bytes(edges) + count * record
         read += sum(map(rows_bytes, graph.source.edge_attrs(edge_type).values())) if with_attrs else 0
     return PlannedStep(name, tasks, read, sum(count for count, _, _ in sorts) * (_DEALT + _SORTED) / 1e9)
@@ -295,31 +295,30 @@ def _assigning(graph: StoredGraph, assigner: Assigner, rows_bytes: int) -> Plann
     return PlannedStep("assigning nodes", 1, passes * rows_bytes, ns / 1e9 if known else None, alone=True)
 
 
-def _numbering(division: Division) -> PlannedStep:
-    graph, tasks, dtype = division.job.graph, 0, division.job.id_dtype
+def _numbering(job: Job) -> PlannedStep:
+    graph, tasks, dtype = job.graph, 0, job.id_dtype
     for count in graph.num_nodes.values():
-        pieces, at_once = node_ranges(division, count)
+        pieces, at_once = node_ranges(job, count)
         tasks += len(pieces) + 2 * max(1, -(-count // at_once))
     read = graph.total_nodes * (8 + node_record(dtype).itemsize + number_record(dtype).itemsize)
     return PlannedStep("numbering nodes", tasks, read, graph.total_nodes * _NUMBERED / 1e9)
 
 
-def _nodes(division: Division) -> PlannedStep:
-    graph, read = division.job.graph, 0
+def _nodes(job: Job) -> PlannedStep:
+    graph, read = job.graph, 0
     tasks = graph.options.num_parts  # which list their nodes
     for node_type in graph.num_nodes:
         for name, rows in graph.source.node_attrs(node_type).items():
-            ranges, capacity = row_ranges(division, rows)
+            ranges, capacity = row_ranges(job, rows)
             tasks += len(ranges) + (0 if capacity is None else -(-len(rows) // capacity))
             turns = (1 if capacity is None else 2) + (name == "x" and graph.normalize != "none")
             read += rows_bytes(rows) * turns
     return PlannedStep("writing nodes", tasks, read, read * _WRITTEN / 1e9)
 
 
-def _stays(division: Division) -> int:
+def _stays(job: Job) -> int:
     """Bytes of edges and attributes in the parts, before edges are merged."""
-    job, graph = division.job, division.job.graph
-    total = 0
+    graph, total = job.graph, 0
     for node_type, count in graph.num_nodes.items():
         total += count * sum(each.bytes_per_row for each in graph.storage.nodes[node_type].values())
     for own in graph.stored_types:

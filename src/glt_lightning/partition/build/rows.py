@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, PartitionOptions, edge_type_str
 from glt_lightning.graph import EncodingEntry
-from glt_lightning.kernels import BFLOAT16, CHANGED, ENCODINGS, from_bfloat16, row_bytes
-from glt_lightning.partition.arrays import ArrayPieces
-from glt_lightning.partition.build.normalize import Normalization, is_float
+from glt_lightning.kernels import BFLOAT16, ENCODINGS, from_bfloat16, row_bytes
+from glt_lightning.partition.build.normalize import is_float
 from glt_lightning.partition.build.times import TimeAttr, Times, weights_by_type
 from glt_lightning.partition.folder import disk_full_speaks
 from glt_lightning.partition.sources.base import GraphSource, LazyArray, Rows, in_memory, near, rows_bytes
-from glt_lightning.partition.tasks.exchange import Runs, read_buckets
 
 
 @dataclass(frozen=True)
@@ -50,69 +47,10 @@ def number_record(id_dtype: np.dtype) -> np.dtype:
     return np.dtype([("id", id_dtype), ("number", id_dtype)])
 
 
-_CHUNK_BYTES = 2 << 20  # gathered, encoded and written while it is in the CPU cache
-
-
-@dataclass(frozen=True)
-class RowJob:
-    """A node attribute with everything that is needed to write it. open_writer: opens the array of a part."""
-
-    rows: Rows
-    layout: NodeLayout
-    stored: StoredAs
-    normalization: Normalization | None
-    open_writer: Callable[[int], ArrayPieces]
-
-    @property
-    def width(self) -> int:
-        return row_bytes(self.rows.dtype, self.rows.shape[1:])
-
-    def write(self, begin: int, end: int, pick: Callable[[int, np.ndarray], np.ndarray]) -> None:
-        """Writes the rows of the new numbers [begin, end). pick: called with the first of some new numbers and their user ids;
-        returns the rows."""
-        step = max(1, _CHUNK_BYTES // max(1, self.width))
-        for part, (low, high) in enumerate(pairwise(self.layout.bounds)):
-            if max(low, begin) >= min(high, end):
-                continue
-            with self.open_writer(part) as writer:
-                for first in range(max(low, begin), min(high, end), step):
-                    ids = self.layout.user_ids[first : min(first + step, high, end)]
-                    rows = pick(first, ids)
-                    rows = rows if self.normalization is None else self.normalization.apply(rows)
-                    writer.write(first - low, self.stored.encode(rows, ids))
-
-
 def is_picked(rows: Rows, options: PartitionOptions) -> bool:
     """Tells whether rows are picked at random, as they are in memory or fit in half of it; others are read in their order. The
     processes of a host map one file, so they share the memory that it takes."""
     return isinstance(rows, LazyArray) or in_memory(rows) is not None or rows_bytes(rows) <= options.memory_bytes // 2
-
-
-def take_rows(job: RowJob, begin: int, end: int, array: np.ndarray) -> None:
-    """Writes the rows of the new numbers [begin, end). array: all rows, in the user's order."""
-    out = np.empty((0, *array.shape[1:]), array.dtype)  # reused: new memory costs its page faults
-
-    def pick(first: int, ids: np.ndarray) -> np.ndarray:
-        nonlocal out
-        if len(out) < len(ids):
-            out = np.empty((len(ids), *array.shape[1:]), array.dtype)
-        # "clip" changes nothing, as all ids are in range: with the default, numpy copies through a buffer for ``out``.
-        return np.take(array, ids, axis=0, out=out[: len(ids)], mode="clip")
-
-    job.write(begin, end, pick)
-
-
-def place_rows(job: RowJob, bucket: int, capacity: int, runs: Sequence[Runs]) -> None:
-    """Writes the rows of one range of new numbers, which were dealt out in order."""
-    begin, end = bucket * capacity, min((bucket + 1) * capacity, len(job.rows))
-    data, _ = read_buckets(runs, bucket, bucket + 1, job.width)
-    if len(data) != (end - begin) * job.width:
-        raise DataError(CHANGED)
-    rows = data.view(job.rows.dtype).reshape(-1, *job.rows.shape[1:])
-    # They come in the order of user ids, so the rank of a row's user id in the range is its place.
-    place = np.empty(end - begin, np.int64)
-    place[np.argsort(job.layout.user_ids[begin:end])] = np.arange(end - begin)
-    job.write(begin, end, lambda first, ids: rows[place[first - begin : first - begin + len(ids)]])
 
 
 def float_matrix(rows: int, columns: int, folder: Path, limit: int) -> np.ndarray:

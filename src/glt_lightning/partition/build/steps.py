@@ -22,7 +22,7 @@ from glt_lightning.partition.build.stored_graph import checked_attrs
 from glt_lightning.partition.sources.base import EdgeList, RangedEdges, Rows
 from glt_lightning.partition.tasks.exchange import load_array, save_array, unfinished
 from glt_lightning.partition.tasks.job import EdgeSort, Job
-from glt_lightning.partition.tasks.run import Division, Tasks
+from glt_lightning.partition.tasks.run import Tasks
 
 _MOST_EDGES = 1 << 25  # of a piece: a run that is interrupted loses no more
 _MOST_BYTES = 1 << 30  # of records that one task sorts
@@ -34,36 +34,36 @@ Done = Callable[[int], object]
 Arrays = dict[str, tuple[np.dtype, tuple[int, ...]]]  # path -> dtype and shape
 
 
-def value_checks(division: Division) -> list[Call]:
+def value_checks(job: Job) -> list[Call]:
     """Returns the calls of the task that checks values."""
     return [
         {"attribute": key, "piece": piece}
-        for key, each in checked_attrs(division.job.graph).items()
-        for piece in division.pieces(len(each.rows), at_most=_MOST_EDGES)
+        for key, each in checked_attrs(job.graph).items()
+        for piece in job.pieces(len(each.rows), at_most=_MOST_EDGES)
     ]
 
 
 def check_values(tasks: Tasks) -> None:
     """Checks all values that may be refused. Raises `DataError` for the first bad one."""
-    graph, calls = tasks.job.graph, value_checks(tasks)
+    graph, calls = tasks.job.graph, value_checks(tasks.job)
     units = _sizes(call["piece"] for call in calls)
     with graph.progress.phase("checking values", sum(units), "rows") as done:
         tasks.run("check_piece", calls, done, units)
 
 
-def counts(division: Division) -> list[Call]:
+def counts(job: Job) -> list[Call]:
     """Returns the calls of the task that counts edges."""
     calls: list[Call] = []
-    for index, edges in enumerate(division.job.graph.edges.values()):
+    for index, edges in enumerate(job.graph.edges.values()):
         # as few pieces as there are processes: what each of them counts is as long as all nodes
-        at_most = max(1 << 20, -(-edges.num_edges // division.width))
-        calls += [{"index": index, "piece": piece} for piece in _pieces(division, edges, at_most, at_most)]
+        at_most = max(1 << 20, -(-edges.num_edges // job.width))
+        calls += [{"index": index, "piece": piece} for piece in _pieces(job, edges, at_most, at_most)]
     return calls
 
 
 def count_edges(tasks: Tasks) -> Degrees:
     """Reads all edges once. Raises `DataError` for an edge whose node does not exist."""
-    job, types, calls = tasks.job, tasks.job.graph.source.schema.edge_types, counts(tasks)
+    job, types, calls = tasks.job, tasks.job.graph.source.schema.edge_types, counts(tasks.job)
     units = _sizes(call["piece"] for call in calls)
     with job.graph.progress.phase("reading edges", sum(units), "edges") as done:
         tasks.run("count_piece", calls, done, units)
@@ -92,11 +92,11 @@ def _add_up(job: Job, index: int, end: str, pieces: Sequence[tuple[int, int]], n
         file.unlink()
 
 
-def node_ranges(division: Division, count: int) -> tuple[list[tuple[int, int]], int]:
+def node_ranges(job: Job, count: int) -> tuple[list[tuple[int, int]], int]:
     """Returns the ranges of nodes that tasks distribute, and how many nodes a task sorts."""
-    most = min(division.job.memory_bytes // 4, _MOST_BYTES) // 64  # records, keys and order
-    at_once = max(1, min(most, max(_NODES, -(-count // division.width))))
-    return division.pieces(count, at_most=at_once), at_once
+    most = min(job.memory_bytes // 4, _MOST_BYTES) // 64  # records, keys and order
+    at_once = max(1, min(most, max(_NODES, -(-count // job.width))))
+    return job.pieces(count, at_most=at_once), at_once
 
 
 def number_nodes(tasks: Tasks, node_type: NodeType, done: Done) -> None:
@@ -105,7 +105,7 @@ def number_nodes(tasks: Tasks, node_type: NodeType, done: Done) -> None:
     done: called with a number of nodes, three times for each.
     """
     job, count, how = tasks.job, tasks.job.graph.num_nodes[node_type], {"node_type": node_type}
-    pieces, at_once = node_ranges(tasks, count)
+    pieces, at_once = node_ranges(job, count)
     deals = [how | {"piece": piece} for piece in pieces]
     sizes = np.sum(tasks.run("deal_nodes", deals, done, _sizes(pieces)), axis=0, dtype=np.int64)
     bounds = np.concatenate([[0], np.cumsum(sizes)])
@@ -128,22 +128,22 @@ def _sizes(pieces: Iterable[tuple[int, int]]) -> list[int]:
     return [end - begin for begin, end in pieces]
 
 
-def _pieces(division: Division, edges: EdgeList, at_least: int, at_most: int) -> list[tuple[int, int]]:
+def _pieces(job: Job, edges: EdgeList, at_least: int, at_most: int) -> list[tuple[int, int]]:
     """Ranges of edges for tasks. Edges that can only be read from the first to the last are one piece."""
-    if not isinstance(edges, RangedEdges) and not division.shared:
+    if not isinstance(edges, RangedEdges) and not job.shared:
         return [(0, edges.num_edges)]
-    return division.pieces(edges.num_edges, at_least=at_least, at_most=at_most)
+    return job.pieces(edges.num_edges, at_least=at_least, at_most=at_most)
 
 
-def dealt_pieces(division: Division, edges: EdgeList) -> list[tuple[int, int]]:
+def dealt_pieces(job: Job, edges: EdgeList) -> list[tuple[int, int]]:
     """Ranges of edges that tasks distribute."""
-    return _pieces(division, edges, 1 << 21, _MOST_EDGES)
+    return _pieces(job, edges, 1 << 21, _MOST_EDGES)
 
 
-def sorted_at_once(division: Division, num_edges: int, record_bytes: int) -> int:
+def sorted_at_once(job: Job, num_edges: int, record_bytes: int) -> int:
     """Returns how many of ``num_edges`` edges a task sorts."""
-    most = min(division.job.memory_bytes // 4, _MOST_BYTES) // record_bytes
-    return max(1, min(most, max(1 << 20, num_edges // (8 * division.width))))
+    most = min(job.memory_bytes // 4, _MOST_BYTES) // record_bytes
+    return max(1, min(most, max(1 << 20, num_edges // (8 * job.width))))
 
 
 def plan_buckets(tasks: Tasks, sort: EdgeSort, in_degree: np.ndarray) -> EdgeBuckets:
@@ -163,9 +163,9 @@ def sort_edges(tasks: Tasks, sort: EdgeSort, done: Done) -> Arrays:
     """
     job, edges, buckets = tasks.job, tasks.job.edge_job(sort), tasks.job.buckets(sort)
     spec, ways = sort.to_json(), 2 if sort.stored_type.both else 1
-    pieces = dealt_pieces(tasks, edges.edges)
+    pieces = dealt_pieces(job, edges.edges)
     deals = [{"sort": spec, "piece": piece} for piece in pieces]
-    groups = ranges_within(buckets.first, sorted_at_once(tasks, buckets.num_edges, edges.record_bytes))
+    groups = ranges_within(buckets.first, sorted_at_once(job, buckets.num_edges, edges.record_bytes))
     sorts = [{"sort": spec, "pieces": pieces, "low": low, "high": high} for low, high in groups]
     if not tasks.finished("sort_edges", sorts):
         tasks.run("deal_edges", deals, done, [ways * size for size in _sizes(pieces)])
@@ -209,7 +209,7 @@ def _write_attr(tasks: Tasks, node_type: NodeType, name: str, done: Done) -> Arr
     how = {"node_type": node_type, "name": name}
     normalized = how | {"normalization": statistics(tasks, node_type, name)}
     count = len(rows)
-    ranges, capacity = row_ranges(tasks, rows)
+    ranges, capacity = row_ranges(job, rows)
     if capacity is None:
         calls = [normalized | {"piece": piece} for piece in ranges]
         tasks.run("take_rows", calls, done, _sizes(ranges))
@@ -243,15 +243,15 @@ def statistics(tasks: Tasks, node_type: NodeType, name: str) -> dict[str, Any] |
     return found
 
 
-def row_ranges(division: Division, rows: Rows) -> tuple[list[tuple[int, int]], int | None]:
+def row_ranges(job: Job, rows: Rows) -> tuple[list[tuple[int, int]], int | None]:
     """Returns the ranges of an attribute's rows for tasks; and, if they are dealt out before they are placed, how many rows are
     placed at once."""
     count, width = len(rows), max(1, row_bytes(rows.dtype, rows.shape[1:]))
     at_least = (1 << 24) // width
-    if is_picked(rows, division.job.graph.options):
-        return division.pieces(count, at_least=at_least, at_most=count), None
-    ranges = division.pieces(count, at_least=at_least, at_most=max(1, _MOST_BYTES // width))
-    return ranges, max(1, division.job.memory_bytes // 4 // width)
+    if is_picked(rows, job.graph.options):
+        return job.pieces(count, at_least=at_least, at_most=count), None
+    ranges = job.pieces(count, at_least=at_least, at_most=max(1, _MOST_BYTES // width))
+    return ranges, max(1, job.memory_bytes // 4 // width)
 
 
 def cut_at(count: int, size: int) -> list[tuple[int, int]]:

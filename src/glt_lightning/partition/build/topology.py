@@ -74,7 +74,7 @@ class GraphTopology(Topology):
         super().__init__(graph.num_nodes, graph.stored_types, degrees)
         self._tasks, self.folder, self._edges = tasks, tasks.job.work, graph.edges
         self._files: dict[tuple[EdgeType, bool, bool], RowFiles] = {}
-        self.threads = min(tasks.width, usable_cores())
+        self.threads = min(tasks.job.width, usable_cores())
         self._chunk = max(1, min(_MOST_EDGES, graph.options.memory_bytes // 128))
 
     def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
@@ -140,7 +140,7 @@ class GraphTopology(Topology):
 
     def _is_symmetric(self, files: RowFiles, offset: int) -> bool:
         """Tells whether each edge has its reverse and none occurs twice."""
-        ends = [end for _, end in self._tasks.pieces(int(files.indptr[-1]), at_most=_CHECKED_EDGES)]
+        ends = [end for _, end in self._tasks.job.pieces(int(files.indptr[-1]), at_most=_CHECKED_EDGES)]
         bounds = [0, *np.searchsorted(files.indptr, ends[:-1]).tolist(), len(files)]
         calls = [
             {"rows": files.folder.name, "offset": offset, "begin": begin, "end": end} for begin, end in pairwise(bounds)

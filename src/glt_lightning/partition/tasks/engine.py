@@ -19,7 +19,7 @@ from glt_lightning.partition.sources.base import rows_bytes
 from glt_lightning.partition.tasks.array import ArrayExecutor, array_size
 from glt_lightning.partition.tasks.job import Job
 from glt_lightning.partition.tasks.processes import ProcessExecutor
-from glt_lightning.partition.tasks.run import Division, Tasks
+from glt_lightning.partition.tasks.run import Tasks
 
 _WORTH_A_PROCESS = 256 << 20  # bytes of input and output: about a second of work, and a process takes 0.2 s to start
 _ANSWER_S = 60  # until a cluster answers, and has a worker
@@ -36,7 +36,7 @@ def run_tasks(graph: StoredGraph, folder: Path, key: str, wide_ids: bool) -> Ite
     folder: of the run.  key: a text that changes with the user's data and options, so that a later run can go on.
     """
     with open_engine(graph.options, _bytes_of(graph), folder) as (executor, width):
-        yield Tasks(_job(graph, folder, width, wide_ids), key, executor, width)
+        yield Tasks(_job(graph, folder, width, wide_ids, executor is not None), key, executor)
 
 
 def open_engine(options: PartitionOptions, nbytes: int, folder: Path) -> AbstractContextManager[Opened]:
@@ -51,11 +51,10 @@ def task_memory(options: PartitionOptions, width: int) -> int:
     return max(1 << 20, options.memory_bytes // share)
 
 
-def planned_division(graph: StoredGraph, folder: Path) -> Division:
-    """Returns the division into tasks that `run_tasks` would make, without a cluster: where its size is not given, as for one
-    worker."""
+def planned_job(graph: StoredGraph, folder: Path) -> Job:
+    """Returns the job that `run_tasks` would make, without a cluster: where its size is not given, as for one worker."""
     options, width = graph.options, planned_width(graph.options, _bytes_of(graph))
-    return Division(_job(graph, folder, width, False), width, options.engine != "processes" or width > 1)
+    return _job(graph, folder, width, False, options.engine != "processes" or width > 1)
 
 
 def planned_width(options: PartitionOptions, nbytes: int) -> int:
@@ -65,8 +64,8 @@ def planned_width(options: PartitionOptions, nbytes: int) -> int:
     return options.processes or (array_size() if options.engine == "array" else None) or 1
 
 
-def _job(graph: StoredGraph, folder: Path, width: int, wide_ids: bool) -> Job:
-    return Job(graph, folder, task_memory(graph.options, width), wide_ids)
+def _job(graph: StoredGraph, folder: Path, width: int, wide_ids: bool, shared: bool) -> Job:
+    return Job(graph, folder, task_memory(graph.options, width), wide_ids, width, shared)
 
 
 @contextmanager

@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import NodeType, PartitionOptions, Progress
-from glt_lightning.graph import edge_path, node_path
-from glt_lightning.partition.arrays import ArrayPieces
+from glt_lightning.graph import edge_path
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob
-from glt_lightning.partition.build.normalize import Normalization
-from glt_lightning.partition.build.rows import NodeLayout, RowJob
+from glt_lightning.partition.build.rows import NodeLayout
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.files import NpyFile
-from glt_lightning.partition.tasks.exchange import load_array, save_array, save_text
+from glt_lightning.partition.tasks.exchange import cut, load_array, save_array, save_text
 from glt_lightning.partition.tasks.shared_source import SharedSource, describe
 
 JOB = "job.json"  # file of the folder of a run
+_SMALLEST = 1 << 20  # edges: a smaller piece takes less time than to start a process
 # Options that decide what tasks write.
 _OPTIONS = ("num_parts", "storage", "weights", "time_attr", "allow")
 
@@ -61,10 +60,21 @@ class Job:
         folder: Folder of the whole run, on the file system of the partition.
         out, work: The partition that will be renamed, and the files between tasks.
         memory_bytes: Working memory of one task.
+        width: Number of tasks that run at a time.
+        shared: Whether other processes read the user's data, too.
     """
 
-    def __init__(self, graph: StoredGraph, folder: Path, memory_bytes: int, wide_ids: bool) -> None:
+    def __init__(
+        self,
+        graph: StoredGraph,
+        folder: Path,
+        memory_bytes: int,
+        wide_ids: bool,
+        width: int = 1,
+        shared: bool = False,
+    ) -> None:
         self.graph, self.folder, self.memory_bytes, self._wide = graph, folder, memory_bytes, wide_ids
+        self.width, self.shared = width, shared
         self.out, self.work = folder / "partition", folder / "work"
         self.id_dtype, self.edge_id_dtype = self._dtype(graph.total_nodes), self._dtype(graph.most_edge_ids)
         self._layouts: dict[NodeType, NodeLayout] = {}
@@ -101,6 +111,10 @@ class Job:
         from glt_lightning.partition.tasks.table import TASKS  # which knows the jobs
 
         return TASKS
+
+    def pieces(self, count: int, *, at_most: int, at_least: int = _SMALLEST) -> list[tuple[int, int]]:
+        """Splits ``count`` things into ranges for tasks: some for each process, within these sizes."""
+        return cut(count, max(1, min(at_most, max(at_least, -(-count // (2 * self.width))))))
 
     # The new numbers of the nodes.
 
@@ -184,17 +198,6 @@ class Job:
         if sort.index is None:
             return self.work / sort.name, f"{name}.npy"
         return self.out, edge_path(part, sort.index, name)
-
-    def row_job(self, node_type: NodeType, name: str, normalization: Mapping[str, Any] | None = None) -> RowJob:
-        """normalization: as `build.steps.statistics` returns it."""
-        index, stored = self.graph.schema.node_index(node_type), self.graph.storage.nodes[node_type][name]
-        return RowJob(
-            self.graph.source.node_attrs(node_type)[name],
-            self.layout(node_type),
-            stored,
-            None if normalization is None else Normalization(**normalization),
-            lambda part: ArrayPieces(self.out, node_path(part, index, name), stored.dtype, stored.row_shape),
-        )
 
     def array(self, node_type: NodeType, name: str) -> np.ndarray:
         """An attribute as one array: mapped, or read whole and kept until another one is asked for."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from glt_lightning.base import DataError, GLTError, OptionError, PartitionError
-from glt_lightning.partition.tasks.exchange import cut, save_text
+from glt_lightning.partition.tasks.exchange import save_text
 from glt_lightning.partition.tasks.job import JOB, Job
 from glt_lightning.partition.tasks.processes import WorkerLost
 
@@ -25,21 +25,6 @@ _ERRORS: tuple[type[GLTError], ...] = (DataError, OptionError, PartitionError)
 _TRIES = 3  # of a task whose process is lost
 # What Dask and Ray raise when they have tried again often enough. By name: neither is imported here.
 _LOST = {"KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError"}
-_SMALLEST = 1 << 20  # edges: a smaller piece takes less time than to start a process
-
-
-class Division:
-    """The division of a job into tasks.
-
-    width: how many tasks run at a time.  shared: whether other processes read the user's data, too.
-    """
-
-    def __init__(self, job: Job, width: int, shared: bool) -> None:
-        self.job, self.width, self.shared = job, width, shared
-
-    def pieces(self, count: int, *, at_most: int, at_least: int = _SMALLEST) -> list[tuple[int, int]]:
-        """Splits ``count`` things into ranges: some for each process, within these sizes."""
-        return cut(count, max(1, min(at_most, max(at_least, -(-count // (2 * self.width))))))
 
 
 class AnyJob(Protocol):
@@ -72,7 +57,7 @@ class Calls:
     """
 
     def __init__(self, job: AnyJob, key: str, executor: Executor | None) -> None:
-        self._job, self._key, self._executor = job, key, executor
+        self.job, self._key, self._executor = job, key, executor
         for folder in (job.out, job.work, _ledger(job.folder)):
             folder.mkdir(parents=True, exist_ok=True)
         self._nonce = "" if executor is None else job.save()
@@ -113,7 +98,7 @@ class Calls:
         if self._executor is None:
             return None
         return self._executor.submit(
-            run_task, str(self._job.folder), self._nonce, str(self._file(name, args)), name, args
+            run_task, str(self.job.folder), self._nonce, str(self._file(name, args)), name, args
         )
 
     def _result(self, name: str, args: Mapping[str, Any], future: Future[Any] | None) -> Any:
@@ -136,11 +121,11 @@ class Calls:
         return answer
 
     def _here(self, name: str, args: Mapping[str, Any]) -> Any:
-        return _perform(lambda: self._job, self._file(name, args), name, args)
+        return _perform(lambda: self.job, self._file(name, args), name, args)
 
     def _file(self, name: str, args: Mapping[str, Any]) -> Path:
         text = json.dumps([self._key, name, args], sort_keys=True)
-        return _ledger(self._job.folder) / hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return _ledger(self.job.folder) / hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _found(self, name: str, args: Mapping[str, Any]) -> Any:
         try:
@@ -149,12 +134,10 @@ class Calls:
             return None
 
 
-class Tasks(Division, Calls):
-    """Runs the tasks of one partition. width: how many run at a time.  Others: as of `Calls`."""
+class Tasks(Calls):
+    """Runs the tasks of one partition."""
 
-    def __init__(self, job: Job, key: str, executor: Executor | None, width: int) -> None:
-        Division.__init__(self, job, width, executor is not None)
-        Calls.__init__(self, job, key, executor)
+    job: Job
 
 
 def run_task(folder: str, nonce: str, entry: str, name: str, args: Mapping[str, Any]) -> Any:

@@ -6,18 +6,20 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import NodeType
+from glt_lightning.base import DataError, NodeType
 from glt_lightning.graph import hot_path, node_path
+from glt_lightning.kernels import CHANGED, row_bytes
 from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, hash_chunk, read_rows
-from glt_lightning.partition.build import edges as edge_steps, rows as row_steps
+from glt_lightning.partition.build import edges as edge_steps
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import Segment
-from glt_lightning.partition.build.normalize import numbered_chunks
+from glt_lightning.partition.build.normalize import Normalization, numbered_chunks
 from glt_lightning.partition.build.rows import NodeLayout, node_record, number_record
 from glt_lightning.partition.build.stored_graph import checked_attrs
 from glt_lightning.partition.build.topology import RowFiles, asymmetry
@@ -33,6 +35,7 @@ from glt_lightning.partition.tasks.exchange import (
 from glt_lightning.partition.tasks.job import EdgeSort, Job
 
 _PAIRS = 1 << 20  # rows copied at once
+_CHUNK_BYTES = 2 << 20  # gathered, encoded and written while it is in the CPU cache
 Piece = Sequence[int]  # begin, end
 
 
@@ -169,24 +172,76 @@ def _gappy(job: Job, sort: EdgeSort, part: int, name: str) -> tuple[Path, str]:
 
 def take_rows(job: Job, node_type: NodeType, name: str, normalization: Any, piece: Piece) -> None:
     """Writes a range of an attribute's rows in their new order, picked from all of them."""
-    rows = job.row_job(node_type, name, normalization)
-    row_steps.take_rows(rows, piece[0], piece[1], job.array(node_type, name))
+    array = job.array(node_type, name)
+    out = np.empty((0, *array.shape[1:]), array.dtype)  # reused: new memory costs its page faults
+
+    def pick(first: int, ids: np.ndarray) -> np.ndarray:
+        nonlocal out
+        if len(out) < len(ids):
+            out = np.empty((len(ids), *array.shape[1:]), array.dtype)
+        # "clip" changes nothing, as all ids are in range: with the default, numpy copies through a buffer for ``out``.
+        return np.take(array, ids, axis=0, out=out[: len(ids)], mode="clip")
+
+    _write_rows(job, node_type, name, normalization, piece, pick)
 
 
 def deal_rows(job: Job, node_type: NodeType, name: str, capacity: int, piece: Piece) -> None:
     """Distributes a piece of an attribute's rows over ranges of new numbers; within each, they stay in order."""
-    rows = job.row_job(node_type, name)
-    with _dealing(job.rows_folder(node_type, name), piece, rows.width, -(-len(rows.rows) // capacity)) as writer:
-        for ids, chunk in numbered_chunks(rows.rows, piece[0], piece[1], job.memory_bytes // 8):
-            writer.deal(chunk, rows.layout.new[ids[0] : ids[-1] + 1] // capacity)
+    rows, new = job.graph.source.node_attrs(node_type)[name], job.layout(node_type).new
+    width = row_bytes(rows.dtype, rows.shape[1:])
+    with _dealing(job.rows_folder(node_type, name), piece, width, -(-len(rows) // capacity)) as writer:
+        for ids, chunk in numbered_chunks(rows, piece[0], piece[1], job.memory_bytes // 8):
+            writer.deal(chunk, new[ids[0] : ids[-1] + 1] // capacity)
 
 
 def place_rows(
     job: Job, node_type: NodeType, name: str, normalization: Any, capacity: int, pieces: list[Piece], bucket: int
 ) -> None:
-    """Writes the rows of one range of new numbers."""
-    rows = job.row_job(node_type, name, normalization)
-    row_steps.place_rows(rows, bucket, capacity, _dealt(job.rows_folder(node_type, name), pieces))
+    """Writes the rows of one range of new numbers, which were dealt out in order."""
+    rows = job.graph.source.node_attrs(node_type)[name]
+    width, begin, end = (
+        row_bytes(rows.dtype, rows.shape[1:]),
+        bucket * capacity,
+        min((bucket + 1) * capacity, len(rows)),
+    )
+    data, _ = read_buckets(_dealt(job.rows_folder(node_type, name), pieces), bucket, bucket + 1, width)
+    if len(data) != (end - begin) * width:
+        raise DataError(CHANGED)
+    dealt = data.view(rows.dtype).reshape(-1, *rows.shape[1:])
+    # They come in the order of user ids, so the rank of a row's user id in the range is its place.
+    place = np.empty(end - begin, np.int64)
+    place[np.argsort(job.layout(node_type).user_ids[begin:end])] = np.arange(end - begin)
+
+    def pick(first: int, ids: np.ndarray) -> np.ndarray:
+        return dealt[place[first - begin : first - begin + len(ids)]]
+
+    _write_rows(job, node_type, name, normalization, (begin, end), pick)
+
+
+def _write_rows(
+    job: Job,
+    node_type: NodeType,
+    name: str,
+    normalization: Any,
+    piece: Piece,
+    pick: Callable[[int, np.ndarray], np.ndarray],
+) -> None:
+    """Writes the rows of a range of new numbers. pick: called with the first of some new numbers and their user ids; returns the
+    rows.  normalization: as `build.steps.statistics` returns it."""
+    index, layout = job.graph.schema.node_index(node_type), job.layout(node_type)
+    stored = job.graph.storage.nodes[node_type][name]
+    normalize = None if normalization is None else Normalization(**normalization)
+    step = max(1, _CHUNK_BYTES // max(1, stored.bytes_per_row))
+    for part, (low, high) in enumerate(pairwise(layout.bounds)):
+        begin, end = max(low, piece[0]), min(high, piece[1])
+        if begin >= end:
+            continue
+        with ArrayPieces(job.out, node_path(part, index, name), stored.dtype, stored.row_shape) as writer:
+            for first in range(begin, end, step):
+                ids = layout.user_ids[first : min(first + step, end)]
+                rows = pick(first, ids)
+                rows = rows if normalize is None else normalize.apply(rows)
+                writer.write(first - low, stored.encode(rows, ids))
 
 
 def hash_chunks(job: Job, chunks: list[tuple[str, int, int]]) -> list[tuple[int, str]]:
