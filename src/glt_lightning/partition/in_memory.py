@@ -24,7 +24,7 @@ from glt_lightning.graph import (
 from glt_lightning.partition.build.builder import manifest_head
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
-from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob, deal, sort
+from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob, deal, sort, stored_arrays
 from glt_lightning.partition.build.rows import NodeLayout
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.base import GraphSource
@@ -74,8 +74,6 @@ class _InMemory:
         self._edge_id_dtype = narrowest(graph.most_edge_ids)
         counts = {e: count_degrees(graph, e, (0, edges.num_edges)) for e, edges in graph.edges.items()}
         self._degrees = Degrees(*({e: found[end] for e, found in counts.items()} for end in (0, 1)))
-        nothing = np.empty(0, self._id_dtype)
-        self._unnumbered = {t: NodeLayout((0, count), nothing, nothing) for t, count in graph.num_nodes.items()}
         self._arrays = SharedArrays.create(shapes := self._shapes(), self._manifest(shapes, made_by).to_json())
 
     def partition(self) -> LocalPartition:
@@ -101,14 +99,14 @@ class _InMemory:
                 shapes[node_times_path(t)] = (int64, (count,))
         for r, own in enumerate(graph.stored_types):
             count, rows = graph.edges[own.source].num_edges, graph.num_nodes[own.edge_type[2]]
-            for name, (dtype, shape) in self._edge_job(own, self._unnumbered).arrays.items():
+            for name, (dtype, shape) in stored_arrays(graph, own, self._id_dtype, self._edge_id_dtype).items():
                 shapes[edge_path(0, r, name)] = dtype, (rows + 1 if name == "indptr" else count, *shape)
         return shapes
 
     def _manifest(self, shapes: _Shapes, made_by: Mapping[str, Any]) -> Manifest:
         head = manifest_head(
             self._graph,
-            self._unnumbered,
+            [(0, count) for count in self._graph.num_nodes.values()],
             arrays={},
             made_by=made_by,
             hotness={},
@@ -131,11 +129,8 @@ class _InMemory:
             times[:] = np.concatenate([times[:0], *(chunks or ())])
         return NodeLayout((0, count), ids, ids)
 
-    def _edge_job(self, own: StoredEdgeType, layouts: Mapping[NodeType, NodeLayout]) -> EdgeJob:
-        return EdgeJob(self._graph, own, layouts.__getitem__, self._id_dtype, self._edge_id_dtype)
-
     def _write_edges(self, index: int, edge_type: StoredEdgeType, layouts: Mapping[NodeType, NodeLayout]) -> None:
-        job = self._edge_job(edge_type, layouts)
+        job = EdgeJob(self._graph, edge_type, layouts.__getitem__, self._id_dtype, self._edge_id_dtype)
         buckets = EdgeBuckets.of(job.destinations, self._degrees.in_degree(edge_type), job.record_bytes, _ALL_MEMORY)
         memory = os.memfd_create("glt-edges", os.MFD_CLOEXEC)  # freed by the kernel however this process ends
         try:

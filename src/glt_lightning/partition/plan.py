@@ -23,15 +23,15 @@ from glt_lightning.graph import available_memory
 from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.assigners import METIS_BYTES, MetisAssigner, require_countable
 from glt_lightning.partition.assign.base import Assigner
-from glt_lightning.partition.build.edges import record_bytes
+from glt_lightning.partition.build.edges import entry_bytes, record_bytes
 from glt_lightning.partition.build.rows import node_record, number_record
 from glt_lightning.partition.build.space import (
     bytes_needed,
-    edges_for_assignment,
     is_ranked_by_vip,
     matrix_bytes,
     reads_of,
     require_room,
+    sorts_of,
 )
 from glt_lightning.partition.build.steps import (
     counts,
@@ -252,7 +252,7 @@ def _steps(job: Job, assigner: Assigner) -> Iterator[PlannedStep]:
     edges = sum(each.num_edges for each in graph.edges.values())
     read = sum(map(input_bytes, graph.edges.values()))
     yield PlannedStep("counting edges", len(counts(job)), read, edges * _COUNTED / 1e9)
-    rows = [*edges_for_assignment(graph, assigner)]
+    rows = [(each.edges, each.record, each.source) for sorts in sorts_of(graph, assigner) for each in sorts]
     if rows:
         yield _sorting(job, "sorting edges into rows", rows)
     yield _assigning(graph, assigner, 4 * sum(count for count, _, _ in rows))
@@ -322,9 +322,7 @@ def _stays(job: Job) -> int:
     for node_type, count in graph.num_nodes.items():
         total += count * sum(each.bytes_per_row for each in graph.storage.nodes[node_type].values())
     for own in graph.stored_types:
-        width = job.id_dtype.itemsize + job.edge_id_dtype.itemsize
-        width += sum(each.bytes_per_row for each in graph.storage.edges[own.source].values())
-        total += graph.num_edges(own) * width
+        total += graph.num_edges(own) * entry_bytes(graph, own, job.id_dtype, job.edge_id_dtype)
     return total
 
 

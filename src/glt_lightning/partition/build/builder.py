@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import NodeType
 from glt_lightning.graph import (
     ArrayEntry,
     EdgeLabelEntry,
@@ -29,7 +28,6 @@ from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.assign.assigners import assign, require_countable
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.hotness import rank_nodes
-from glt_lightning.partition.build.rows import NodeLayout
 from glt_lightning.partition.build.space import require_room
 from glt_lightning.partition.build.steps import (
     Arrays,
@@ -80,7 +78,7 @@ class Builder:
         whole = self._write_whole()  # arrays that belong to no part
         head = manifest_head(
             graph,
-            {t: self._job.layout(t) for t in graph.num_nodes},
+            [self._job.bounds(t) for t in graph.num_nodes],
             arrays=whole,
             made_by=self._made,
             hotness={numbered["policy"]: numbered["made_by"]},
@@ -182,7 +180,7 @@ class Builder:
 
 def manifest_head(
     graph: StoredGraph,
-    layouts: Mapping[NodeType, NodeLayout],
+    bounds: Iterable[tuple[int, ...]],
     *,
     arrays: Mapping[str, ArrayEntry],
     made_by: Mapping[str, Any],
@@ -192,7 +190,8 @@ def manifest_head(
 ) -> Manifest:
     """Makes the manifest without the parts, which has no edge counts.
 
-    arrays: the arrays that belong to no part.  made_by, hotness: records of the assignment and the ranking of nodes.
+    bounds: of the parts, by node type.  arrays: the arrays that belong to no part.  made_by, hotness: records of the assignment
+    and the ranking of nodes.
     """
     source, names = graph.source, getattr(graph.source, "class_names", None)
     codes, time_attr = edge_categories_of(source), graph.storage.time_attr
@@ -201,7 +200,7 @@ def manifest_head(
         num_parts=graph.options.num_parts,
         num_nodes=tuple(graph.num_nodes.values()),
         num_edges=(),
-        bounds=tuple(layout.bounds for layout in layouts.values()),
+        bounds=tuple(bounds),
         id_dtype=id_dtype.name,
         edge_id_dtype=edge_id_dtype.name,
         num_classes=None if source.num_classes is None else int(source.num_classes),

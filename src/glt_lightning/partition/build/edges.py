@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,10 +20,10 @@ import numpy as np
 
 from glt_lightning.base import DataError, NodeType
 from glt_lightning.graph import TIMES, cum_name
-from glt_lightning.kernels import CHANGED, Buckets, RowBuffers, build_rows
+from glt_lightning.kernels import CHANGED, Buckets, RowBuffers, build_rows, row_bytes
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.rows import NodeLayout
-from glt_lightning.partition.build.times import EdgeTimes, by_time
+from glt_lightning.partition.build.times import TimeAttr, by_time
 from glt_lightning.partition.edge_splits.read import user_columns
 from glt_lightning.partition.sources.base import read_edges
 from glt_lightning.partition.tasks.exchange import Runs, RunWriter, read_buckets
@@ -52,6 +51,7 @@ class EdgeJob:
         offset: First gid of the source type.
         stored: Dtype and encoding in which each attribute is stored.
         weights: Attributes whose prefix sums are stored, too.
+        arrays: Dtype and shape of a row of each array that is written.
         times: The times that rows are ordered by; None: the canonical order. With times, parallel edges of different times are
             not merged.
     """
@@ -72,25 +72,36 @@ class EdgeJob:
         self.sources, self.destinations, self.offset = layout(src), layout(dst), graph.offsets[src]
         self.stored, self.weights = storage.edges[source], storage.weights[source]
         time_attr = None if structure_only else storage.time_attr
-        self.times = None if time_attr is None else time_attr.times(stored_type)
+        self.times = time_attr if time_attr is not None and time_attr.orders(stored_type) else None
+        self.arrays = stored_arrays(graph, stored_type, id_dtype, edge_id_dtype)
+        if structure_only:
+            self.arrays = {name: self.arrays[name] for name in ("indptr", "indices")}
 
     @property
     def record_bytes(self) -> int:
         return record_bytes(self.id_dtype, self.edge_id_dtype)
 
-    @cached_property
-    def arrays(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        """Dtype and shape of a row of each array that is written."""
-        found: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
-            "indptr": (np.dtype(np.int64), ()),
-            "indices": (self.id_dtype, ()),
-        }
-        if not self.structure_only:
-            found |= {"edge_ids": (self.edge_id_dtype, ())}
-            found |= {name: (self.stored[name].dtype, self.stored[name].row_shape) for name in self.attrs}
-            found |= {cum_name(name): (np.dtype(np.int32), ()) for name in self.weights}
-            found |= {} if self.times is None else {TIMES: (np.dtype(np.int64), ())}
-        return found
+
+def stored_arrays(
+    graph: StoredGraph, own: StoredEdgeType, id_dtype: np.dtype, edge_id_dtype: np.dtype
+) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """Returns the dtype and the shape of a row of each array of a stored edge type."""
+    storage = graph.storage
+    found: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
+        "indptr": (np.dtype(np.int64), ()),
+        "indices": (id_dtype, ()),
+        "edge_ids": (edge_id_dtype, ()),
+    }
+    found |= {name: (each.dtype, each.row_shape) for name, each in storage.edges[own.source].items()}
+    found |= {cum_name(name): (np.dtype(np.int32), ()) for name in storage.weights[own.source]}
+    timed = storage.time_attr is not None and storage.time_attr.orders(own)
+    return found | ({TIMES: (np.dtype(np.int64), ())} if timed else {})
+
+
+def entry_bytes(graph: StoredGraph, own: StoredEdgeType, id_dtype: np.dtype, edge_id_dtype: np.dtype) -> int:
+    """Returns the bytes of an edge in all arrays of a stored edge type."""
+    arrays = stored_arrays(graph, own, id_dtype, edge_id_dtype)
+    return sum(row_bytes(*how) for name, how in arrays.items() if name != "indptr")
 
 
 def record_bytes(id_dtype: np.dtype, edge_id_dtype: np.dtype) -> int:
@@ -293,11 +304,12 @@ class _PartWriter:
         self._writers[name].write(self._at + self.count, rows)
 
     def _by_time(
-        self, times: EdgeTimes, indptr: np.ndarray, indices: np.ndarray, edge_ids: np.ndarray
+        self, times: TimeAttr, indptr: np.ndarray, indices: np.ndarray, edge_ids: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Sorts rows by the times of their entries. Returns the times, and the rows."""
         job = self._job
-        found = times(edge_ids, user_columns(job.edges, edge_ids), job.sources.user_ids[indices - job.offset])
+        columns, sources = user_columns(job.edges, edge_ids), job.sources.user_ids[indices - job.offset]
+        found = times.of_edges(job.stored_type, edge_ids, columns, sources)
         order, indptr = by_time(found, indptr, indices, job.stored_type.both)
         return found[order], indptr, indices[order], edge_ids[order]
 

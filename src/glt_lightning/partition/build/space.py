@@ -6,8 +6,7 @@ afterwards are not counted: the edges that remain after merging, and the ranking
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from glt_lightning.base import EdgeType
 from glt_lightning.partition.assign.assigners import is_trivial, require_memory
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.edge_types import StoredEdgeType, in_both_directions
-from glt_lightning.partition.build.edges import record_bytes
+from glt_lightning.partition.build.edges import entry_bytes, record_bytes
 from glt_lightning.partition.build.hotness import policy_of
 from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.stored_graph import StoredGraph
@@ -39,23 +38,17 @@ def bytes_needed(job: Job, assigner: Assigner) -> int:
 def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
     """Bytes while nodes are assigned: degrees, rows that the assigner reads, the records they are sorted from, probabilities."""
     degrees = sum(4 * (graph.num_nodes[src] + graph.num_nodes[dst]) for src, _, dst in graph.edges)
-    reads = reads_of(graph, assigner)
-    if reads == "neighbors":
-        return degrees + _worst_of(_neighbor_files(graph))[1]
-    if reads == "sampled":
-        return degrees + matrix_bytes(graph) + _worst_of(_sampled_files(graph))[1]
-    return degrees
+    probabilities = matrix_bytes(graph) if reads_of(graph, assigner) == "sampled" else 0
+    return degrees + probabilities + _worst_of(sorts_of(graph, assigner)[0])[1]
 
 
 def bytes_to_number(graph: StoredGraph, assigner: Assigner) -> int:
     """Bytes while nodes are assigned and hotness is computed."""
+    needed, (first, more) = bytes_to_assign(graph, assigner), sorts_of(graph, assigner)
     if not _is_ranked_by_batches(graph, assigner):
-        return bytes_to_assign(graph, assigner)
-    if reads_of(graph, assigner) == "neighbors":
-        # If the graph is symmetric, hotness reads the same files.
-        remaining, worst = _worst_of(_neighbor_files(graph))
-        return max(worst, remaining + matrix_bytes(graph))
-    return matrix_bytes(graph) + _worst_of(_sampled_files(graph))[1]
+        return needed
+    # If the graph is symmetric, hotness reads the files that the assigner has read.
+    return max(needed, matrix_bytes(graph) + (_worst_of(first)[0] if first else _worst_of(more)[1]))
 
 
 def _is_ranked_by_batches(graph: StoredGraph, assigner: Assigner) -> bool:
@@ -68,21 +61,22 @@ def is_ranked_by_vip(graph: StoredGraph, assigner: Assigner) -> bool:
     return _is_ranked_by_batches(graph, assigner) and policy_of(graph.options) == "vip"
 
 
-def edges_for_assignment(graph: StoredGraph, assigner: Assigner) -> Iterator[tuple[int, int, EdgeType]]:
-    """Yields, for each sort of edges for the assignment or the hotness, their number before merging, the bytes of a record and
-    the user's type."""
-    reads = reads_of(graph, assigner)
-    files = _neighbor_files(graph) if reads == "neighbors" else iter(())
-    if reads == "sampled" or (
-        _is_ranked_by_batches(graph, assigner) and not (reads == "neighbors" and graph.undirected)
-    ):
-        files = chain(files, _sampled_files(graph))
-    return ((each.edges, each.record, each.source) for each in files)
+def sorts_of(graph: StoredGraph, assigner: Assigner) -> tuple[list[EdgeFiles], list[EdgeFiles]]:
+    """Returns the files of edges that the assigner is sure to read, and the further ones that hotness reads."""
+    reads, width = reads_of(graph, assigner), narrowest(graph.total_nodes).itemsize
+    sampled = [EdgeFiles.of(graph, own, width, 3 * width) for own in graph.stored_types]
+    if reads == "sampled":
+        return sampled, []
+    more = sampled if _is_ranked_by_batches(graph, assigner) else []
+    if reads == "nothing":
+        return [], more
+    first = [EdgeFiles.of(graph, own, width, 3 * width) for own in in_both_directions(graph.edges)]
+    return first, [] if graph.undirected else more
 
 
 def bytes_to_write(job: Job) -> int:
     """Bytes while all arrays are written, before edges are merged."""
-    graph, id_bytes, edge_id_bytes = job.graph, job.id_dtype.itemsize, job.edge_id_dtype.itemsize
+    graph, id_bytes = job.graph, job.id_dtype.itemsize
     gids = sum(graph.num_nodes.values()) * id_bytes
     remaining = worst = 2 * gids  # the new numbers of all nodes, and which node has each
     for node_type, count in graph.num_nodes.items():
@@ -92,11 +86,8 @@ def bytes_to_write(job: Job) -> int:
             worst = max(worst, remaining + (0 if is_picked(rows, graph.options) else rows_bytes(rows)))
     files = []
     for own in graph.stored_types:
-        width = id_bytes + edge_id_bytes
-        width += sum(rows.bytes_per_row for rows in graph.storage.edges[own.source].values())
-        width += 4 * len(graph.storage.weights[own.source])
-        width += 8 if graph.storage.time_attr is not None and graph.storage.time_attr.orders(own) else 0
-        files.append(_EdgeFiles.of(graph, own, width, record_bytes(job.id_dtype, job.edge_id_dtype)))
+        width = entry_bytes(graph, own, job.id_dtype, job.edge_id_dtype)
+        files.append(EdgeFiles.of(graph, own, width, record_bytes(job.id_dtype, job.edge_id_dtype)))
     kept, peak = _worst_of(files)
     return max(worst, remaining + peak, remaining + kept + gids)  # gids are the last files
 
@@ -106,7 +97,7 @@ def reads_of(graph: StoredGraph, assigner: Assigner) -> str:
     return "nothing" if is_trivial(assigner, graph.options) else assigner.reads or "nothing"
 
 
-class _EdgeFiles(NamedTuple):
+class EdgeFiles(NamedTuple):
     """The files of edges that are sorted into rows.
 
     source: the user's type.  edges: their number before merging.
@@ -121,31 +112,18 @@ class _EdgeFiles(NamedTuple):
     record: int
 
     @classmethod
-    def of(cls, graph: StoredGraph, own: StoredEdgeType, width: int, record: int) -> _EdgeFiles:
+    def of(cls, graph: StoredGraph, own: StoredEdgeType, width: int, record: int) -> EdgeFiles:
         rows = graph.num_nodes[own.edge_type[2]]
         return cls(own.source, graph.num_edges(own), rows, 0 if own.both else width, record)
 
 
-def _worst_of(files: Iterable[_EdgeFiles]) -> tuple[int, int]:
+def _worst_of(files: Iterable[EdgeFiles]) -> tuple[int, int]:
     """(bytes that remain, bytes at the peak) of files of edges that are sorted one after the other."""
     remaining = worst = 0
     for each in files:
         remaining += 8 * each.rows + each.edges * each.width
         worst = max(worst, remaining + each.edges * each.record)
     return remaining, worst
-
-
-def _sampled_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
-    return _row_files(graph, graph.stored_types)
-
-
-def _neighbor_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
-    return _row_files(graph, in_both_directions(graph.edges))
-
-
-def _row_files(graph: StoredGraph, stored_types: Iterable[StoredEdgeType]) -> Iterator[_EdgeFiles]:
-    width = narrowest(graph.total_nodes).itemsize
-    return (_EdgeFiles.of(graph, own, width, 3 * width) for own in stored_types)
 
 
 def matrix_bytes(graph: StoredGraph) -> int:

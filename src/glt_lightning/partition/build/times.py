@@ -43,20 +43,6 @@ class Times:
             yield self.converted(given, ids)
 
 
-@dataclass(frozen=True)
-class EdgeTimes:
-    """The times of the edges of one stored type: those of their ``sources``, or times of their own, by column."""
-
-    times: Times
-    of_sources: bool
-
-    def __call__(self, columns: np.ndarray, user_columns: np.ndarray, sources: np.ndarray) -> np.ndarray:
-        """Returns the times of edges, int64 [E]. columns: their columns among the stored edges.  user_columns: among the user's
-        edges, for errors.  sources: user ids."""
-        rows, ids = (sources, sources) if self.of_sources else (columns, user_columns)
-        return self.times.converted(self.times.rows[rows], ids)
-
-
 class TimeAttr:
     """The attribute ``partition.time_attr``, and the node types or edge types of a source that have it.
 
@@ -104,11 +90,15 @@ class TimeAttr:
         """Tells whether rows of a stored type are in the order of times."""
         return stored_type.edge_type[0] in self._nodes or stored_type.source in self._edges
 
-    def times(self, stored_type: StoredEdgeType) -> EdgeTimes | None:
-        """Returns the times of a stored type; None if it has none."""
-        of_nodes, of_edges = self._nodes.get(stored_type.edge_type[0]), self._edges.get(stored_type.source)
-        found = of_nodes or of_edges
-        return None if found is None else EdgeTimes(found, found is of_nodes)
+    def of_edges(
+        self, own: StoredEdgeType, columns: np.ndarray, user_columns: np.ndarray, sources: np.ndarray
+    ) -> np.ndarray:
+        """Returns the times of edges of a stored type that has some, int64 [E]. columns: their columns among the stored edges.
+        user_columns: among the user's edges, for errors.  sources: user ids."""
+        if (times := self._nodes.get(own.edge_type[0])) is not None:
+            return times.converted(times.rows[sources], sources)
+        times = self._edges[own.source]
+        return times.converted(times.rows[columns], user_columns)
 
     def of_nodes(self, node_type: NodeType) -> Iterator[np.ndarray] | None:
         """Returns an iterator over the times of the nodes of a type, by user id, a chunk at a time; None if it has none."""

@@ -65,13 +65,7 @@ class Job:
     """
 
     def __init__(
-        self,
-        graph: StoredGraph,
-        folder: Path,
-        memory_bytes: int,
-        wide_ids: bool,
-        width: int = 1,
-        shared: bool = False,
+        self, graph: StoredGraph, folder: Path, memory_bytes: int, wide_ids: bool, width: int = 1, shared: bool = False
     ) -> None:
         self.graph, self.folder, self.memory_bytes, self._wide = graph, folder, memory_bytes, wide_ids
         self.width, self.shared = width, shared
