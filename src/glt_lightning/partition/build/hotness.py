@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.rows import float_matrix
 from glt_lightning.partition.build.topology import GraphTopology, Topology
 from glt_lightning.sampling import fanout_table
-
-if TYPE_CHECKING:
-    from glt_lightning.partition.build.topology import GraphTopology
 
 Policy = Literal["vip", "degree", "presample", "given"]
 

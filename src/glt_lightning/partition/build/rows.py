@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, PartitionOptions, edge_type_str
+from glt_lightning.base import DataError, OptionError, PartitionOptions, edge_type_str
 from glt_lightning.graph import EncodingEntry
 from glt_lightning.kernels import BFLOAT16, ENCODINGS, from_bfloat16, row_bytes
 from glt_lightning.partition.build.normalize import is_float
-from glt_lightning.partition.build.times import TimeAttr, Times, weights_by_type
+from glt_lightning.partition.build.times import TimeAttr, weights_by_type
 from glt_lightning.partition.folder import disk_full_speaks
 from glt_lightning.partition.sources.base import GraphSource, LazyArray, Rows, in_memory, near, rows_bytes
 
@@ -166,10 +166,6 @@ class Storage:
             _require("the graph has no node or edge type", name, set(attrs), "its types")
             for own in kind:
                 _require(f"{name} has no attribute", own, attrs[name], "its attributes")
-
-    def times_of(self, own: NodeType | EdgeType, name: str) -> Times | None:
-        """Returns an attribute as times, if it is the one by which rows are ordered."""
-        return self.time_attr.own_times(own) if self.time_attr is not None and self.time_attr.name == name else None
 
     def _all(self, attrs: Mapping[str, Rows], of: str, owner: str) -> dict[str, StoredAs]:
         of_type = self._wanted.get(of)

@@ -173,7 +173,8 @@ def checked_attrs(graph: StoredGraph) -> dict[str, Checked]:
     storage, schema, found = graph.storage, graph.source.schema, dict[str, Checked]()
 
     def add(own: NodeType | EdgeType, name: str, rows: Rows, stored: StoredAs, edges: EdgeList | None = None) -> None:
-        times, weights = storage.times_of(own, name), storage.weights[own].get(name) if isinstance(own, tuple) else None
+        times = None if storage.time_attr is None else storage.time_attr.own_times(own, name)
+        weights = storage.weights[own].get(name) if isinstance(own, tuple) else None
         checks: list[Check] = [] if times is None else [times.converted]
         checks += [] if weights is None else [weights.require_weights]
         # of features that are normalised, each row is looked at when it enters the statistics

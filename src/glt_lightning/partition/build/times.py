@@ -104,8 +104,10 @@ class TimeAttr:
         """Returns an iterator over the times of the nodes of a type, by user id, a chunk at a time; None if it has none."""
         return self._nodes[node_type].chunks() if node_type in self._nodes else None
 
-    def own_times(self, of: NodeType | EdgeType) -> Times | None:
-        """Returns the attribute of a node type or an edge type; None if it has none."""
+    def own_times(self, of: NodeType | EdgeType, name: str) -> Times | None:
+        """Returns an attribute of a node type or an edge type, if it is the one by which rows are ordered."""
+        if name != self.name:
+            return None
         return self._edges.get(of) if isinstance(of, tuple) else self._nodes.get(of)
 
 
