@@ -33,14 +33,14 @@ def test_equals_the_ops(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> 
     x = torch.randn(4, 6).to(dtype).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         found = steps(x)
-        monkeypatch.setattr(ops, "_is_plain", lambda *_: False)
+        monkeypatch.setattr(ops, "is_plain", lambda *_: False)
         assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, steps(x), strict=True))
 
 
 def test_the_dispatcher_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
-    decide = ops._is_plain
-    monkeypatch.setattr(ops, "_is_plain", lambda *given: calls.append(decide(*given)) or calls[-1])
+    decide = ops.is_plain
+    monkeypatch.setattr(ops, "is_plain", lambda *given: calls.append(decide(*given)) or calls[-1])
     steps(torch.randn(4, 6, requires_grad=True))
     assert len(calls) == 7 + 9  # backward, the weighted sum and the scores have two gradients
     assert all(calls)
