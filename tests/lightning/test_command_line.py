@@ -760,6 +760,16 @@ def test_unreadable_checkpoint_is_named(config: str, capsys: pytest.CaptureFixtu
     assert "note.ckpt: torch cannot read this checkpoint: it is cut off, or no file of torch.save" in line
 
 
+def test_checkpoint_with_objects_is_read_if_the_user_says_so(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", "--config", config])
+    plain = torch.load("lightning_logs/version_0/checkpoints/best.ckpt", weights_only=True)
+    torch.save({**plain, "of_user": Path("a")}, "own.ckpt")
+    given = ["test", "--config", config, "--ckpt_path", "own.ckpt"]
+    assert "it holds pathlib.PosixPath, not only tensors and plain values. If you trust it" in refused(capsys, *given)
+    main([*given, "--weights_only", "false"])
+    assert "test_acc" in capsys.readouterr().out
+
+
 def test_best_of_a_checkpoint_callback_of_the_users(config: str, caplog: pytest.LogCaptureFixture) -> None:
     own = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.filename", "mybest"]
     own += ["--trainer.callbacks.monitor", "val_acc", "--trainer.callbacks.mode", "max"]

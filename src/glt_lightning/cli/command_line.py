@@ -197,7 +197,8 @@ class GLTCLI(LightningCLI):
         `_take_checkpoint` has compared already, and refuses checkpoints of a script or of a program with a fixed class."""
         name = self.config.get("subcommand")
         path = None if name is None else self.config[name].get("ckpt_path")
-        known = hyperparameters_of(path) if path is not None and os.path.isfile(path) else {}
+        trusted = name is not None and self.config[name].get("weights_only") is False
+        known = hyperparameters_of(path, not trusted) if path is not None and os.path.isfile(path) else {}
         self.of_checkpoint = dict(known)  # jsonargparse empties the other
         if known:
             if self.subclass_mode_model:

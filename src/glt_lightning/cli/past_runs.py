@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -114,14 +115,18 @@ def past_run_at(path: str, config: Mapping[str, Any]) -> PastRun:
     return PastRun(Path(path), tuple(_differences(past, now)))
 
 
-def hyperparameters_of(path: str) -> dict[str, Any]:
+def hyperparameters_of(path: str, weights_only: bool = True) -> dict[str, Any]:
     """Reads the arguments of the checkpoint's model, as far as the module has saved them (`save_hyperparameters`)."""
     try:
-        found = torch.load(path, weights_only=True, map_location="cpu")
+        found = torch.load(path, weights_only=weights_only, map_location="cpu")
     except Exception as error:  # any of a dozen; those about a file of another kind advise to load it unsafely
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if not zipfile.is_zipfile(path):
             reason = "it is cut off, or no file of torch.save"
+        elif known := re.search(r"Unsupported (?:global|class).*?((?:\w+\.)+\w+)", str(error)):
+            reason = (
+                f"it holds {known[1]}, not only tensors and plain values. If you trust it, add --weights_only false."
+            )
         raise OptionError(f"ckpt_path: {path}: torch cannot read this checkpoint: {reason}") from error
     known = found.get("hyper_parameters") if isinstance(found, Mapping) else None
     return {name: value for name, value in (known or {}).items() if name not in ("_class_path", "_instantiator")}
