@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -282,27 +283,30 @@ def _layout(job: TableJob, calls: Calls, name: str, parts: int) -> Layout:
     if not files.is_text:
         return Layout(files.row_groups(), [None] * len(files.paths))
     rows: list[list[int]] = [[] for _ in files.paths]
-    is_open: list[list[bool] | None] = [None if path.name.endswith(".gz") else [False] for path in files.paths]
+    cuts: list[list[int] | None] = [None if path.name.endswith(".gz") else [0] for path in files.paths]
+    is_open = [False] * len(files.paths)
     scans: list[dict[str, Any]] = [
         {"table": name, "file": index, "begin": begin, "end": end}
         for index, path in enumerate(files.paths)
-        if is_open[index] is not None
+        if cuts[index] is not None
         for begin, end in cut(block_count(path), min(_SCANNED, -(-block_count(path) // parts)))
     ]
     for call, found in zip(scans, calls.run("scan_text", scans), strict=True):
-        if (known := is_open[call["file"]]) is not None:
-            scan = Scan(*found[known[-1]])
-            rows[call["file"]] += scan.rows
-            is_open[call["file"]] = [*known, *scan.open[1:]] if scan.good else None
+        file = call["file"]
+        if (known := cuts[file]) is not None:
+            scan = Scan(*found[is_open[file]])
+            rows[file] += scan.rows
+            cuts[file] = [*accumulate([*known, *scan.cuts], max)] if scan.good else None
+            is_open[file] = scan.open
     counted: list[dict[str, Any]] = [
-        {"table": name, "file": index} for index, known in enumerate(is_open) if known is None
+        {"table": name, "file": index} for index, known in enumerate(cuts) if known is None
     ]
     for call, count in zip(counted, calls.run("count_text", counted), strict=True):
         rows[call["file"]] = [count]
-    for index, known in enumerate(is_open):
+    for index, known in enumerate(cuts):
         if known is not None:
             rows[index][0] -= 1  # the header
-    return Layout(rows, is_open)
+    return Layout(rows, cuts)
 
 
 def convert_matrix(edges: EdgeTable, what: str, folder: Path, shape: tuple[int, int]) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -69,12 +69,12 @@ class Layout:
     """The rows of the files of a table.
 
     rows: of each file, the rows of each row group or of each block of text.
-    open: of each text file, whether a quote is open before each block; None: it can only be read from its beginning, and its rows
-        are those of one block.
+    cuts: of each text file, the places in bytes between the rows of one block and the next, from 0 to its end; None: it can only
+        be read from its beginning, and its rows are those of one block.
     """
 
     rows: list[list[int]]
-    open: list[list[bool] | None]
+    cuts: list[list[int] | None]
 
     @property
     def starts(self) -> list[int]:
@@ -192,11 +192,11 @@ class TableFiles:
         path = self.paths[rows.file]
         if not self.is_text:
             return self._parquet_rows(path, columns, rows.begin, rows.end)
-        is_open = layout.open[rows.file]
-        if is_open is None:
+        cuts = layout.cuts[rows.file]
+        if cuts is None:
             return text_batches(path, columns)
         first = rows.first - layout.starts[rows.file]
-        return block_batches(path, columns, rows.begin, rows.end, first, is_open[rows.begin])
+        return block_batches(path, columns, cuts[rows.begin : rows.end + 1], first)
 
     def _parquet_rows(
         self, path: File, columns: list[str], begin: int = 0, end: int | None = None
@@ -436,18 +436,20 @@ def _fits(array: pa.Array, kind: pa.DataType) -> bool:
 class Scan(NamedTuple):
     """Blocks of a text file, if a quote is open before them or not.
 
-    rows: of each block, the number of rows that end there, header included.  open: for each, and at the end, whether a quote is.
+    rows: of each block, the number of rows that end there, header included.  cuts: for each, the place behind the last of them;
+    that of an earlier one, or 0, where none ends.  open: whether a quote is open at the end.
     good: whether each quote is one of a pair around a value, or doubled inside; else only reading from the beginning tells.
     """
 
     rows: list[int]
-    open: list[bool]
+    cuts: list[int]
+    open: bool
     good: bool
 
 
 def scan_blocks(path: File, begin: int, end: int) -> list[Scan]:
     """Counts the rows of the blocks [begin, end) of a text file, first as if no quote is open before them, then as if one is."""
-    scans = [Scan([], [is_open], True) for is_open in ((False,) if begin == 0 else (False, True))]
+    scans = [Scan([], [], is_open, True) for is_open in ((False,) if begin == 0 else (False, True))]
     with open_binary(path) as stream:
         size = path.stat().st_size
         stream.seek(max(0, begin * _BLOCK - 1))
@@ -455,32 +457,33 @@ def scan_blocks(path: File, begin: int, end: int) -> list[Scan]:
         for block in range(begin, end):
             following = _read(stream, _BLOCK)
             letters = np.frombuffer(before + data + (following[:1] or b"\n"), np.uint8)
-            is_last = (block + 1) * _BLOCK >= size
+            first, is_last = block * _BLOCK - 1, (block + 1) * _BLOCK >= size
             newlines = [np.flatnonzero(letters[:-1] == each) for each in b"\n\r" if each in data or each in before]
             ends = np.sort(np.concatenate([*newlines, np.zeros(0, np.int64)]))
             quotes = np.flatnonzero(letters[1:-1] == 34) + 1
-            scans = [_scanned(each, letters, ends, quotes, is_last, _separator(path)) for each in scans]
+            scans = [_scanned(each, letters, first, ends, quotes, is_last, _separator(path)) for each in scans]
             before, data = data[-1:] or before, following
     return scans
 
 
 def _scanned(
-    scan: Scan, letters: np.ndarray, newlines: np.ndarray, quotes: np.ndarray, is_last: bool, separator: str
+    scan: Scan, letters: np.ndarray, first: int, newlines: np.ndarray, quotes: np.ndarray, is_last: bool, separator: str
 ) -> Scan:
     """Adds a block.
 
-    letters: the block, with a byte before and one behind.  newlines, quotes: where in it are ends of lines and quotes.
+    letters: the block, with a byte before and one behind.  first: place of the one before.  newlines, quotes: where in it are
+    ends of lines and quotes.
     """
-    before = scan.open[-1]
-    opens = (np.arange(len(quotes)) + before) % 2 == 0
+    opens = (np.arange(len(quotes)) + scan.open) % 2 == 0
     beside = letters[np.where(opens, quotes - 1, quotes + 1)]
     good = bool(np.isin(beside, np.frombuffer(f'\n\r"{separator}'.encode(), np.uint8)).all())
-    ends = newlines[(np.searchsorted(quotes, newlines) + before) % 2 == 0]
+    ends = newlines[(np.searchsorted(quotes, newlines) + scan.open) % 2 == 0]
     # empty lines are no rows, and \r\n is one end
     rows = int(np.count_nonzero(np.diff(ends) > 1)) + int(len(ends) > 0 and ends[0] > 0)
     rows += is_last and not (len(ends) > 0 and ends[-1] == len(letters) - 2)
-    after = before ^ bool(len(quotes) % 2)
-    return Scan([*scan.rows, rows], [*scan.open, after], scan.good and good)
+    last = len(letters) - 2 if is_last else int(ends[-1]) if len(ends) else None
+    cut = max(scan.cuts, default=0) if last is None else first + last + 1
+    return Scan([*scan.rows, rows], [*scan.cuts, cut], scan.open ^ bool(len(quotes) % 2), scan.good and good)
 
 
 def count_rows(path: File) -> int:
@@ -491,37 +494,30 @@ def block_count(path: File) -> int:
     return max(1, -(-path.stat().st_size // _BLOCK))
 
 
-def block_batches(
-    path: File, columns: list[str], begin: int, end: int, first: int, is_open: bool
-) -> Iterator[pa.RecordBatch]:
-    """Yields the rows that end in the blocks [begin, end) of a text file, those of each block by themselves. An empty cell is
-    null.
+def block_batches(path: File, columns: list[str], cuts: Sequence[int], first: int) -> Iterator[pa.RecordBatch]:
+    """Yields rows of a text file, those between two cuts by themselves. An empty cell is null.
 
-    first: number of the first row in the file.  is_open: whether a quote is open before the first block.
+    cuts: as of `Layout`.  first: number of the first row in the file.
     """
     names = text_columns(path)
     with open_binary(path) as stream:
-        size = path.stat().st_size
-        rest = _row_before(stream, begin * _BLOCK, is_open)
-        for block in range(begin, end):
-            data = _read(stream, _BLOCK)
-            is_open ^= bool(data.count(b'"') % 2)
-            whole = len(data) if (block + 1) * _BLOCK >= size else _after_last_row(data, is_open)
-            text, rest = (rest + data[:whole], data[whole:]) if whole else (b"", rest + data)
+        stream.seek(cuts[0])
+        for begin, end in pairwise(cuts):
+            text = _read(stream, end - begin)
             if text[:1] in b"\r\n" and not text.strip(b"\r\n"):
                 continue
             try:
                 table = csv.read_csv(
                     pa.BufferReader(text),
                     read_options=csv.ReadOptions(
-                        block_size=len(text) + 1, use_threads=False, column_names=names if block else None
+                        block_size=len(text) + 1, use_threads=False, column_names=names if begin else None
                     ),
                     parse_options=_parsing(path),
                     convert_options=_as_text(columns),
                 )
             except pa.ArrowInvalid as error:
                 # counted in the file, the header included
-                raise pa.ArrowInvalid(_later_row(str(error), first + 1 if block else 0)) from None
+                raise pa.ArrowInvalid(_later_row(str(error), first + 1 if begin else 0)) from None
             if table.num_rows:
                 yield table.combine_chunks().to_batches()[0]
                 first += table.num_rows
@@ -529,39 +525,6 @@ def block_batches(
 
 def _later_row(message: str, rows: int) -> str:
     return re.sub(r"(?<=Row #)\d+", lambda number: str(int(number[0]) + rows), message, count=1)
-
-
-def _row_before(stream: BinaryIO, at: int, is_open: bool) -> bytes:
-    """Returns the bytes of the row in which a place of a file lies, up to there; the file is then read from there on.
-
-    is_open: whether a quote is open there.
-    """
-    found: list[bytes] = []
-    end = at
-    while end > 0:
-        begin = max(0, end - _BUFFER)
-        stream.seek(begin)
-        data = _read(stream, end - begin)
-        row = _after_last_row(data, is_open)
-        found.append(data[row:])
-        if row:
-            break
-        end, is_open = begin, is_open ^ bool(data.count(b'"') % 2)
-    stream.seek(at)
-    return b"".join(found[::-1])
-
-
-def _after_last_row(data: bytes, is_open: bool) -> int:
-    """Returns where the last row ends that ends in some bytes; 0 if none does. is_open: whether a quote is open behind them."""
-    for end in range(len(data), 0, -_BUFFER):
-        begin = max(0, end - _BUFFER)
-        letters = np.frombuffer(data[begin:end], np.uint8)
-        opened = np.logical_xor.accumulate(letters[::-1] == 34)[::-1] ^ is_open
-        ends = np.flatnonzero(((letters == 10) | (letters == 13)) & ~opened)
-        if len(ends):
-            return begin + int(ends[-1]) + 1
-        is_open = bool(opened[0])
-    return 0
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:

@@ -58,7 +58,7 @@ from glt_lightning.partition.tasks.array import array_number, help_along
 _log = logging.getLogger(__name__)
 
 _VERSION = 1  # raise it when the conversion changes what it writes
-_TASKS = 2  # raise it when tasks find something else: a killed run is continued by the same tasks alone
+_TASKS = 3  # raise it when tasks find something else: a killed run is continued by the same tasks alone
 _LOCK_S = 6 * 3600.0
 _WORK = 4  # a byte of tables takes as long as so many of arrays
 _NO_ATTRS = ("y", "source", "destination", "ids", "ids_offsets", "ids_bytes")
