@@ -50,12 +50,13 @@ def feature_types(table: TableFiles, columns: list[str]) -> dict[str, pa.DataTyp
         if not (is_list(kind) and is_number(kind.value_type)) and not is_number(kind):
             raise DataError(
                 f"{table.paths[0]}: column {name!r} is {kind}; features are numbers, or lists of numbers of one "
-                f"length. {_remedy(name, kind)}"
+                f"length. {remedy(name, kind)}"
             )
     return {name: kind if is_list(kind) else pa.float64() for name, kind in types.items()}
 
 
-def _remedy(name: str, kind: pa.DataType) -> str:
+def remedy(name: str, kind: pa.DataType) -> str:
+    """Returns advice about a column that is neither numbers nor lists of numbers."""
     if is_time(kind):
         return f"Set encode: {{{name}: date}} for days since 1970, or leave it out."
     if is_list(kind) or pa.types.is_nested(kind):
@@ -63,54 +64,12 @@ def _remedy(name: str, kind: pa.DataType) -> str:
     return f"If it holds categories, set encode: {{{name}: category}}; else leave it out or convert it."
 
 
-class PlainColumn:
-    """A column of numbers, or of lists of numbers, which is not encoded; lists must have the length of the first one.
-
-    width: length of the rows, if it is known.
-    """
-
-    def __init__(self, name: str, width: int | None = None) -> None:
-        self._name, self.width = name, width
-
-    def read(self, piece: TablePiece) -> np.ndarray:
-        """Returns float32 [rows, width]."""
-        name, array = self._name, piece.column(self._name)
-        if not is_list(array.type) and not is_number(array.type):
-            raise piece.error(name, 0, f"{array.type}: features are numbers. {_remedy(name, array.type)}")
-        fills = f"set encode: {{{name}: number}}, which fills it" if is_number(array.type) else "leave the row out"
-        _no_null(piece, name, array, f"give it a value, or {fills}")
-        width = self._width_of(piece, array)
-        values = array.flatten() if is_list(array.type) else array
-        # A null in a list becomes NaN here.
-        block = pc.cast(values, pa.float32(), safe=False).to_numpy(zero_copy_only=False).reshape(len(piece), width)
-        if not np.isfinite(block).all():
-            row, at = np.argwhere(~np.isfinite(block))[0].tolist()
-            where = f" at position {at}" if is_list(array.type) else ""
-            raise piece.error(name, row, f"{block[row, at]}{where} is not a finite float32. Replace this value.")
-        return block
-
-    def _width_of(self, piece: TablePiece, array: pa.Array) -> int:
-        if not is_list(array.type):
-            lengths = np.ones(len(array), np.int64)
-        elif len(array):
-            lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
-        else:
-            return self.width or (array.type.list_size if pa.types.is_fixed_size_list(array.type) else 0)
-        if self.width is None:
-            self.width = int(lengths[0]) if len(lengths) else 1
-        if (other := lengths != self.width).any():
-            row = int(other.argmax())
-            message = f"{lengths[row]} features, but {self.width} in the rows before. All rows need the same number."
-            raise piece.error(self._name, row, message)
-        return self.width
-
-
 def values(piece: TablePiece, name: str) -> np.ndarray:
     """Reads an attribute: numbers and booleans unchanged, times as int64 microseconds since 1970."""
     array = piece.column(name)
     kind = array.type
     if is_time(kind):
-        _no_null(piece, name, array, "give it a time or leave the row out")
+        no_null(piece, name, array, "give it a time or leave the row out")
         return pc.cast(array, pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
     if not is_number(kind):
         _require_alike(piece, name, array)
@@ -118,7 +77,7 @@ def values(piece: TablePiece, name: str) -> np.ndarray:
         value = repr(array[row].as_py()) if row >= 0 else "the column"
         advice = f"A category is a feature: features: {name}, encode: {{{name}: category}}."
         raise piece.error(name, max(row, 0), f"{value} is {kind}; attributes are numbers, booleans or times. {advice}")
-    _no_null(piece, name, array, "give it a value or leave the row out")
+    no_null(piece, name, array, "give it a value or leave the row out")
     return array.to_numpy(zero_copy_only=False)
 
 
@@ -204,7 +163,8 @@ class LabelColumn:
         return found
 
 
-def _no_null(piece: TablePiece, name: str, array: pa.Array, advice: str) -> None:
+def no_null(piece: TablePiece, name: str, array: pa.Array, advice: str) -> None:
+    """Raises `DataError`, with the advice, for a missing value."""
     if array.null_count:
         raise piece.error(name, int(pc.index(pc.is_null(array), True).as_py()), f"the value is missing; {advice}.")
 

@@ -229,15 +229,17 @@ class _Reading:
 
     def _with_widths(self, encoding: TableEncoding) -> TableEncoding:
         """Completes the encoding by the widths of lists of numbers, which are those of the first row."""
-        plain = [each for each in encoding.encoders if isinstance(each, PlainEncoder) and each.width is None]
-        if not plain:
+        found = encoding.encoders
+        types = {e.column: self.types[e.column] for e in found if isinstance(e, PlainEncoder) and e.width is None}
+        if not types or not self.count:
             return encoding
-        types = {each.column: self.types[each.column] for each in plain}
         first = next(self.files.read(self.files.ranges(self._layout, len(types), 1)[0], types, self._layout))
         head = replace(first, batch=first.batch.slice(0, 1))
-        for each in plain:
-            each.encode(head)
-        return encoding
+        encoders = [
+            replace(e, width=e.encode(head).shape[1]) if isinstance(e, PlainEncoder) and e.width is None else e
+            for e in found
+        ]
+        return replace(encoding, encoders=encoders)
 
     def _write_labels(self, found: Sequence[Mapping[str, Any]], known: list[str] | None) -> list[str] | None:
         """Writes the labels, and returns the names of the classes. known: the classes of an encoding that is applied, by which

@@ -14,9 +14,17 @@ import pyarrow.compute as pc
 
 from glt_lightning.base import DataError
 from glt_lightning.partition.sources.base import near
-from glt_lightning.partition.sources.tables.columns import PlainColumn
+from glt_lightning.partition.sources.tables.columns import no_null, remedy
 from glt_lightning.partition.sources.tables.files import TablePiece
-from glt_lightning.partition.sources.tables.raw_values import categories, dates, days_of, numbers, phases
+from glt_lightning.partition.sources.tables.raw_values import (
+    categories,
+    dates,
+    days_of,
+    is_list,
+    is_number,
+    numbers,
+    phases,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,20 +63,39 @@ class PlainEncoder(Encoder):
     kind: ClassVar[str] = "plain"
     width: int | None = None
 
-    @cached_property
-    def _plain(self) -> PlainColumn:
-        return PlainColumn(self.column, self.width)
-
     @property
     def names(self) -> list[str]:
-        width = self._plain.width
-        return [self.column] if width == 1 else [f"{self.column}[{i}]" for i in range(width or 0)]
+        return [self.column] if self.width == 1 else [f"{self.column}[{i}]" for i in range(self.width or 0)]
 
     def encode(self, rows: TablePiece) -> np.ndarray:
-        return self._plain.read(rows)
+        name, array = self.column, rows.column(self.column)
+        if not is_list(array.type) and not is_number(array.type):
+            raise rows.error(name, 0, f"{array.type}: features are numbers. {remedy(name, array.type)}")
+        fills = f"set encode: {{{name}: number}}, which fills it" if is_number(array.type) else "leave the row out"
+        no_null(rows, name, array, f"give it a value, or {fills}")
+        width = self._width_of(rows, array)
+        values = array.flatten() if is_list(array.type) else array
+        # A null in a list becomes NaN here.
+        block = pc.cast(values, pa.float32(), safe=False).to_numpy(zero_copy_only=False).reshape(len(rows), width)
+        if not np.isfinite(block).all():
+            row, at = np.argwhere(~np.isfinite(block))[0].tolist()
+            where = f" at position {at}" if is_list(array.type) else ""
+            raise rows.error(name, row, f"{block[row, at]}{where} is not a finite float32. Replace this value.")
+        return block
 
-    def to_json(self) -> dict[str, Any]:
-        return super().to_json() | {"width": self._plain.width}
+    def _width_of(self, rows: TablePiece, array: pa.Array) -> int:
+        if not is_list(array.type):
+            lengths = np.ones(len(array), np.int64)
+        elif len(array):
+            lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+        else:
+            return self.width or (array.type.list_size if pa.types.is_fixed_size_list(array.type) else 0)
+        width = self.width if self.width is not None else int(lengths[0]) if len(lengths) else 1
+        if (other := lengths != width).any():
+            row = int(other.argmax())
+            message = f"{lengths[row]} features, but {width} in the rows before. All rows need the same number."
+            raise rows.error(self.column, row, message)
+        return width
 
 
 @dataclass(frozen=True, kw_only=True)
