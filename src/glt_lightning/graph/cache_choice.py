@@ -210,9 +210,7 @@ def edge_blocks(partition: LocalPartition, part: int, edge_type: int) -> Blocks:
 
 def _remote_first(partition: LocalPartition, node_type: int, gids: np.ndarray, hotness: np.ndarray) -> Ranked:
     """Ranks the nodes among ``gids`` (ascending) that are not mapped here."""
-    manifest = partition.manifest
-    bounds = np.asarray(manifest.bounds[node_type]) + manifest.offsets[node_type]
-    remote = ~np.isin(np.searchsorted(bounds, gids, side="right") - 1, partition.parts)
+    remote = ~np.isin(partition.manifest.part_of(node_type, gids), partition.parts)
     gids, hotness = gids[remote], hotness[remote]
     order = np.argsort(-hotness, kind="stable")
     return Ranked(gids[order], hotness[order])

@@ -37,6 +37,13 @@ class EdgeEnds:
             found[:, 0] += over.source_shift[self._edge_type]
         return found
 
+    def user_ids(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Returns the user ids of the sources and of the destinations of edge rows. Raises as `gather`."""
+        partition, schema = self._partition, self._partition.schema
+        types = schema.source_types()[self._edge_type], schema.destination_types()[self._edge_type]
+        offsets = partition.manifest.offsets
+        return [partition.user_ids(t)[gids - offsets[t]] for t, gids in zip(types, self.gather(rows).T, strict=True)]
+
     def _gids(self, part: int, rows: np.ndarray) -> np.ndarray:
         manifest, over = self._partition.manifest, self._partition.overlaid
         node_type = self._partition.schema.destination_types()[self._edge_type]

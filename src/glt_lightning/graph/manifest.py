@@ -472,6 +472,11 @@ class Manifest:
         """Returns the number of nodes of a type that a part owns."""
         return self.bounds[node_type][part + 1] - self.bounds[node_type][part]
 
+    def part_of(self, node_type: int, gids: np.ndarray) -> np.ndarray:
+        """Returns int64 [n]: the parts that own nodes of a type."""
+        bounds = np.asarray(self.bounds[node_type][1:-1], dtype=np.int64) + self.offsets[node_type]
+        return np.asarray(np.searchsorted(bounds, gids, side="right"))
+
     @property
     def given_edge_types(self) -> dict[EdgeType, int]:
         """The types of the user's edges and their indices: without the types that ``undirected`` made of them."""

@@ -435,8 +435,7 @@ def _with_arrays(base: LocalPartition, manifest: Manifest, overlay: Overlay) -> 
 def _parts_of_replaced(base: Manifest, manifest: Manifest, overlay: Overlay, edge_type: int) -> np.ndarray:
     """Returns int64 [n]: the part of the base of each replaced row of an edge type. manifest: with the new nodes."""
     t = base.schema.destination_types()[edge_type]
-    numbers = overlay.replaced[edge_type] - manifest.offsets[t]
-    return np.asarray(np.searchsorted(np.array(base.bounds[t]), numbers, side="right") - 1)
+    return base.part_of(t, overlay.replaced[edge_type] - manifest.offsets[t] + base.offsets[t])
 
 
 def _entry(array: np.ndarray) -> ArrayEntry:

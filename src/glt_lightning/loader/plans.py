@@ -240,8 +240,7 @@ def _owner_ranks(seeds: TypedSeeds, manifest: Manifest, world_size: int) -> np.n
     """int64 [S]: the rank whose part holds each seed; part p belongs to rank p mod world_size."""
     parts = []
     for each in seeds.parts:
-        rows = each.gids - manifest.offsets[each.node_type]
-        found = np.searchsorted(manifest.bounds[each.node_type], rows, side="right") - 1
+        found = manifest.part_of(each.node_type, each.gids)
         parts.append(found % manifest.base_parts)  # with an overlay, its parts are where those of the base are
     return joined(parts) % world_size
 

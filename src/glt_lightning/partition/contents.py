@@ -169,16 +169,10 @@ def _seeds(partition: LocalPartition) -> list[Counts]:
     found = []
     for name in partition.manifest.splits:
         seeds = partition.split(name)
-        parts = part_of(partition.manifest, seeds.node_type, seeds.gids)
+        parts = partition.manifest.part_of(seeds.node_type, seeds.gids)
         counts = np.bincount(parts, minlength=partition.manifest.num_parts)
         found.append(Counts(kind="seeds", name=name, parts=tuple(counts.tolist())))
     return found
-
-
-def part_of(manifest: Manifest, node_type: int, gids: np.ndarray) -> np.ndarray:
-    """Returns int64 [n]: the parts that own nodes of a type."""
-    bounds = np.asarray(manifest.bounds[node_type][1:-1], dtype=np.int64) + manifest.offsets[node_type]
-    return np.searchsorted(bounds, gids, side="right")
 
 
 def _cut(partition: LocalPartition, edge_type: int, done: Callable[[int], object]) -> Cut:

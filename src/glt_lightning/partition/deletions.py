@@ -114,14 +114,12 @@ class _Search:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids and ends of edges, all that are looked for among them: stored ones, and those that versions added, with
         those that were merged into others."""
-        base, manifest = self._base, self._manifest
+        base = self._base
         found = [self._in_rows(r, np.union1d(np.union1d(dst, pairs[1]), src if both else _NONE))]
         if len(src) and not both:
             found += self._of_sources(r, src)
         stored = np.concatenate(found)
-        gids, schema = EdgeEnds(base, r).gather(stored), manifest.schema
-        types = schema.source_types()[r], schema.destination_types()[r]
-        ends = [base.user_ids(t)[of_each - manifest.offsets[t]] for t, of_each in zip(types, gids.T, strict=True)]
+        ends = EdgeEnds(base, r).user_ids(stored)
         ids = base.edge_shards(r, "edge_ids").gather(stored)
         added = np.asarray(self._before.edges[e].edge_index) if e in self._before.edges else _NONE.reshape(2, 0)
         new = self._columns[r].count + np.arange(added.shape[1])
@@ -130,8 +128,8 @@ class _Search:
     def _in_rows(self, r: int, ids: np.ndarray) -> np.ndarray:
         """Returns the edge rows of all edges that lead to nodes. ids: user ids."""
         base, t = self._base, self._manifest.schema.destination_types()[r]
-        numbers = base.gids_of(t, ids[ids < self._manifest.num_nodes[t]]) - self._manifest.offsets[t]
-        part = np.searchsorted(np.array(self._manifest.bounds[t]), numbers, side="right") - 1
+        gids = base.gids_of(t, ids[ids < self._manifest.num_nodes[t]])
+        part, numbers = self._manifest.part_of(t, gids), gids - self._manifest.offsets[t]
         found = [_NONE]
         for p in np.unique(part).tolist():
             row, indptr = numbers[part == p] - self._manifest.bounds[t][p], base.pointers(r, p)

@@ -203,8 +203,7 @@ class _Layers:
                 new, near = index[mine] - old.num_nodes[t], index[others]
                 known = (new >= 0) & (near < old.num_nodes[of_others])
                 if of_mine == t and known.any():
-                    numbers = self.base.gids(of_others)[near[known]] - old.offsets[of_others]
-                    part = np.searchsorted(old.bounds[of_others], numbers, side="right") - 1
+                    part = old.part_of(of_others, self.base.gids(of_others)[near[known]])
                     np.add.at(votes, (new[known], part), 1)
         found = np.where(votes.any(axis=1), votes.argmax(axis=1), np.arange(count) % parts)
         return found.astype(np.int32)
@@ -417,8 +416,7 @@ class _EdgeLayer:
 
     def _part_of(self, dst: np.ndarray) -> np.ndarray:
         """Returns the part of the base that nodes belong to, or were placed in."""
-        found = np.searchsorted(np.array(self.manifest.bounds[self.dst]), dst - self.first, side="right") - 1
-        return found % self.layers.num_parts
+        return self.manifest.part_of(self.dst, dst) % self.layers.num_parts
 
     def _rows(self, dst: np.ndarray) -> np.ndarray:
         """Returns the rows of new nodes and of replaced ones."""

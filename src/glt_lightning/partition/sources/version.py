@@ -142,7 +142,7 @@ class VersionSource:
                     if deleted is not None:
                         positions = positions[~np.isin(edge_ids.gather(positions), deleted.ids)]
                     if both:
-                        source, destination = _ends(base, r, positions)
+                        source, destination = EdgeEnds(base, r).user_ids(positions)
                         positions = positions[source <= destination]
                     writer.write(positions)
             self._kept[r] = load_array(path)
@@ -188,23 +188,16 @@ class _StoredEdges(NumberedEdges):
         for at in range(begin, end, size):
             ids = np.arange(at, min(at + size, end))
             old, new = ids[ids < stored], ids[ids >= stored] - stored
-            ends = _ends(self._base, self._r, old if self._kept is None else np.asarray(self._kept[old]))
+            positions = old if self._kept is None else np.asarray(self._kept[old])
+            ends = EdgeEnds(self._base, self._r).user_ids(positions)
             source, destination = (np.append(one, own[new]) for one, own in zip(ends, self._new, strict=True))
             yield source.astype(np.int64), destination.astype(np.int64)
-
-
-def _ends(base: LocalPartition, r: int, positions: np.ndarray) -> list[np.ndarray]:
-    """Returns the user ids of the sources and destinations of stored edges."""
-    types = base.schema.source_types()[r], base.schema.destination_types()[r]
-    ends = EdgeEnds(base, r).gather(positions).T
-    return [base.user_ids(t)[gids - base.manifest.offsets[t]] for t, gids in zip(types, ends, strict=True)]
 
 
 def parts_of(graph: GrownPartition) -> dict[NodeType, np.ndarray]:
     """Returns node type -> int32 [N]: the part of each node of a version by user id, of new ones that where they were placed."""
     found, base = {}, graph.base.manifest
     for t, name in enumerate(base.schema.node_types):
-        numbers = graph.base.gids(t) - base.offsets[t]
-        old = np.searchsorted(np.array(base.bounds[t]), numbers, side="right") - 1
+        old = base.part_of(t, graph.base.gids(t))
         found[name] = np.concatenate([old, graph.overlay.placed[t]]).astype(np.int32)
     return found
