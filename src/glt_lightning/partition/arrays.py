@@ -26,7 +26,7 @@ _HASHED_AT_ONCE = 1 << 18  # bytes that stay in a core's cache between their two
 class ArrayWriter:
     """Streams rows into a ``.npy`` file: data from `DATA_OFFSET`, CRC-32 and hashes of chunks on the way, the header at the end.
 
-    hashed: the entry gets hashes of chunks. Files that are not copied elsewhere need none.
+    hashed: the entry gets these. Files that no manifest lists need none.
 
     >>> with ArrayWriter(folder, "part0/nodes/0/x.npy", np.float32, (100,)) as writer:   # doctest: +SKIP
     ...     writer.write(rows)
@@ -55,8 +55,8 @@ class ArrayWriter:
         data, at = pieces.bytes_of(rows), pieces.place(self._rows)
         for begin in range(0, len(data), _WRITTEN_AT_ONCE):  # a piece is still in cache when it is written
             piece = data[begin : begin + _WRITTEN_AT_ONCE]
-            self._crc = zlib.crc32(piece, self._crc)
             if self._hasher is not None:
+                self._crc = zlib.crc32(piece, self._crc)
                 self._hasher.update(piece)
             write_at(pieces.fd, piece, at + begin, pieces.file.parent)
         self._rows += len(rows)
@@ -151,7 +151,7 @@ def hash_chunk(folder: str | Path, path: str, begin: int, nbytes: int) -> tuple[
 
     Raises `PartitionError` if the file ends before.
     """
-    crc, hasher, file = 0, ChunkHasher(), Path(folder) / path
+    crc, hasher, file = 0, hashlib.sha256(), Path(folder) / path
     buffer = memoryview(bytearray(min(nbytes, _HASHED_AT_ONCE)))
     with open(file, "rb", buffering=0) as stream:
         stream.seek(DATA_OFFSET + begin)
@@ -162,7 +162,7 @@ def hash_chunk(folder: str | Path, path: str, begin: int, nbytes: int) -> tuple[
             crc = zlib.crc32(buffer[:got], crc)
             hasher.update(buffer[:got])
             nbytes -= got
-    return crc, hasher.digests()[0]
+    return crc, _text(hasher)
 
 
 def seal_array(folder: str | Path, path: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:
