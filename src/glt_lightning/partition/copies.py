@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from glt_lightning.base import OptionError, PartitionError, Progress
 from glt_lightning.graph import MANIFEST, ArrayEntry, Manifest, check_header, parse_json, partition_id
-from glt_lightning.partition.arrays import chunk_digest, chunk_ranges
+from glt_lightning.partition.arrays import chunk_digest, chunk_ranges, write_at
 from glt_lightning.partition.delta import DELTA, parse_header, read_header
 from glt_lightning.partition.folder import (
     LOCK_TIMEOUT_S,
@@ -37,6 +37,7 @@ from glt_lightning.partition.folder import (
 from glt_lightning.partition.versions import LATEST, Versions
 
 _STREAMS = 4  # pieces that are fetched at once
+_ADVICE = "copy elsewhere; the same command goes on from what is here"  # if the disk is full
 _ATTEMPTS = 3  # of a piece that comes broken: more would hide a source that is damaged
 _MOST_HEADER = 1 << 20  # bytes; our files have 4096. The first piece of a file has its header, too, and is read at once
 _GRAPH_SERVER = re.compile(r"(grpc(\+\w+)?://.*|(\[[0-9a-fA-F:]+\]|[^\s/:]+):\d+)")  # host:port
@@ -325,10 +326,9 @@ class _Copy:
                 f"{self._folder.parent}: {needed:,} bytes are to be copied, {free:,} are free. Free some space, choose another "
                 "folder, or copy fewer parts."
             )
-        advice = "copy elsewhere; the same command goes on from what is here"
         # Files get their full size first, so that threads may write pieces at any offset. Pieces that are not written yet
         # are zeros, whose digests do not match, so a resumed copy fetches them.
-        with disk_full_speaks(self._folder, needed, advice), progress.phase("copying", needed, "B") as done:
+        with disk_full_speaks(self._folder, needed, _ADVICE), progress.phase("copying", needed, "B") as done:
             self._set_sizes(files)
 
             def fetch(piece: _Piece) -> None:
@@ -389,10 +389,7 @@ class _Copy:
             _not_ours_speaks(self._folder / piece.path),
             open_below(self._folder, piece.path, os.O_RDWR) as stream,
         ):
-            begin = piece.begin
-            while data:
-                written = os.pwrite(stream.fileno(), data, begin)
-                data, begin = data[written:], begin + written
+            write_at(stream.fileno(), data, piece.begin, self._folder, _ADVICE)
             os.fdatasync(stream.fileno())  # a power cut after the rename must not leave a whole folder with empty files
 
     def become(self, target: Path, files: dict[str, ArrayEntry], save: Callable[[Path], object]) -> None:
@@ -423,11 +420,6 @@ class _Copy:
 
 
 def _in_threads(work: Callable[[_Piece], _T], pieces: Iterable[_Piece]) -> list[_T]:
-    """Works on all pieces; the first error ends the others."""
+    """Works on all pieces. The first error, or Ctrl-C, ends the others, which `map` cancels."""
     with ThreadPoolExecutor(_STREAMS, thread_name_prefix="glt-pull") as pool:
-        futures = [pool.submit(work, piece) for piece in pieces]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:  # Ctrl-C, too
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        return list(pool.map(work, pieces))
