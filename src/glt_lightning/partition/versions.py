@@ -39,12 +39,11 @@ from glt_lightning.partition.additions import (
 )
 from glt_lightning.partition.deletions import find_deleted
 from glt_lightning.partition.delta import DELTA, Delta, read_header, write_delta
-from glt_lightning.partition.folder import exclusive, whole_folder
+from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, whole_folder
 from glt_lightning.partition.grow import add_rows, check_rows, require_growable
 from glt_lightning.partition.stored_tables import read_later_ids
 
 LATEST = "latest"
-_LOCK_S = 3600.0
 Version = int | str | None
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -205,7 +204,7 @@ def append_rows(
     folder: str | Path,
     additions: Additions,
     ids: Mapping[NodeType, np.ndarray] | None = None,
-    timeout_s: float = _LOCK_S,
+    timeout_s: float = LOCK_TIMEOUT_S,
     after: int | None = None,
 ) -> int:
     """Appends rows to the latest version of a partition. Returns the number of the new version.
@@ -239,7 +238,7 @@ def delete_rows(
     folder: str | Path,
     nodes: Mapping[NodeType, np.ndarray] | None = None,
     edges: Mapping[EdgeType, np.ndarray] | None = None,
-    timeout_s: float = _LOCK_S,
+    timeout_s: float = LOCK_TIMEOUT_S,
     after: int | None = None,
     name: Callable[[NodeType, int], object] = lambda _, node: node,
 ) -> int:

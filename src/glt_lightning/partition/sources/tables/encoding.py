@@ -53,6 +53,11 @@ class TableEncoding:
     def codes(self) -> list[CodeEncoder]:
         return [each for each in self.encoders if isinstance(each, CodeEncoder)]
 
+    @property
+    def num_codes(self) -> list[int]:
+        """Number of codes of each column of codes."""
+        return [each.num_codes for each in self.codes]
+
     def types(self, table: TableFiles) -> dict[str, pa.DataType]:
         """Returns the types by which the columns are read."""
         plain = [each.column for each in self.encoders if isinstance(each, PlainEncoder)]
@@ -89,16 +94,6 @@ class GraphEncoding:
     target_type: str | None = None
     num_classes: int | None = None
 
-    @property
-    def num_categories(self) -> dict[str, list[int]]:
-        """Number of codes of each column of ``x_codes``, for node types that have some."""
-        return _num_codes(self.nodes)
-
-    @property
-    def num_edge_categories(self) -> dict[str, list[int]]:
-        """Number of codes of each column of ``edge_codes``, for edge types that have some, by name."""
-        return _num_codes(self.edges)
-
     def to_bytes(self) -> bytes:
         raw = {
             "format": _FORMAT,
@@ -128,10 +123,6 @@ class GraphEncoding:
                 f"{where}: not a valid encoding of tables ({error!r}). Delete its folder; the next run creates it "
                 "again."
             ) from None
-
-
-def _num_codes(tables: Mapping[str, TableEncoding]) -> dict[str, list[int]]:
-    return {name: [each.num_codes for each in table.codes] for name, table in tables.items() if table.codes}
 
 
 def encoding_bytes(folder: str | Path) -> tuple[bytes, Path]:

@@ -189,13 +189,13 @@ class TableSource:
     @property
     def num_categories(self) -> dict[NodeType, list[int]]:
         """Number of codes of each column of ``x_codes``, for node types that have some."""
-        return self._encoding.num_categories
+        return {t: table.num_codes for t, table in self._encoding.nodes.items() if table.codes}
 
     @property
     def num_edge_categories(self) -> dict[EdgeType, list[int]]:
         """Number of codes of each column of ``edge_codes``, for edge types that have some."""
-        found = self._encoding.num_edge_categories
-        return {e: found[name] for e in self.schema.edge_types if (name := edge_type_str(e)) in found}
+        tables = {e: self._encoding.edges.get(edge_type_str(e)) for e in self.schema.edge_types}
+        return {e: table.num_codes for e, table in tables.items() if table is not None and table.codes}
 
     @property
     def table_encoding(self) -> bytes | None:
