@@ -158,7 +158,7 @@ def test_missing_file_is_named(tmp_path: Path, graph: RawGraph, missing: str) ->
 
 
 def test_names(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="OGB has no link data set 'ogbl-colab'; did you mean ogbl-collab"):
+    with pytest.raises(DataError, match=r"OGB has no link data set 'ogbl-colab'\. Did you mean ogbl-collab"):
         open_source("ogbl-colab", tmp_path)
     with pytest.raises(DataError, match="'ogbn-arxiv' has no links to predict; expected an OGB data set ogbl-"):
         read_edge_splits("ogbn-arxiv", tmp_path)

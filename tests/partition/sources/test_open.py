@@ -16,7 +16,7 @@ from tests.helpers.partition_truth import single
     ("dataset", "said"),
     [
         ("dmo", "there is no file or folder 'dmo'; expected 'demo', a path of an .npz .* Did you mean demo?"),
-        ("ogbn-product", "OGB has no node data set 'ogbn-product'; did you mean ogbn-products"),
+        ("ogbn-product", "OGB has no node data set 'ogbn-product'. Did you mean ogbn-products"),
         ("ogbn-nothing-like-it", "It has: ogbn-arxiv, ogbn-mag"),
         ("no/such/graph.npz", r"there is no file 'no/such/graph.npz' \(in /"),
         ("no/such/folder", "there is no file or folder"),

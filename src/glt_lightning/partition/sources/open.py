@@ -16,11 +16,6 @@ from glt_lightning.partition.sources.npz import NpzSource
 from glt_lightning.partition.sources.scipy_sparse import MatrixGraph, MatrixSource, is_matrix, is_matrix_file
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_OGB = (
-    *("ogbn-arxiv", "ogbn-mag", "ogbn-papers100M", "ogbn-products", "ogbn-proteins"),
-    *("ogbl-biokg", "ogbl-citation2", "ogbl-collab", "ogbl-ddi", "ogbl-ppa", "ogbl-vessel", "ogbl-wikikg2"),
-)
-_NAMES = ("demo", *_OGB)
 _ACCEPTED = (
     "'demo', a path of an .npz file, of a .pt file of a PyG Data or HeteroData, a folder of .npy files, a mapping of tables "
     "(nodes, edges) or of a matrix (matrix, x, y), an OGB name (ogbn-*, ogbl-*), the class path of a PyG data set "
@@ -137,5 +132,7 @@ def _open_text(text: str, root: Path) -> GraphSource:
         from glt_lightning.partition.sources.pyg import open_class_path
 
         return open_class_path(text, root)
+    from glt_lightning.partition.sources.ogb.layout import PUBLISHED
+
     what = f"file {text!r} is of another kind" if path.exists() else f"there is no file or folder {text!r}"
-    raise DataError(f"dataset: {what}; expected {_ACCEPTED}.{near(text, _NAMES, 2, 0.5)}")
+    raise DataError(f"dataset: {what}; expected {_ACCEPTED}.{near(text, ('demo', *PUBLISHED), 2, 0.5)}")

@@ -6,7 +6,6 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from glt_lightning.partition.sources.base import (
     ArraySource,
     DelegatingSource,
     array_fingerprint,
-    classes_of,
     file_fingerprint,
     fixed_randomness,
     folder_name,
@@ -99,25 +97,20 @@ def convert(data: Data | HeteroData, name: str) -> ArraySource:
     hetero = isinstance(data, HeteroData)
     node_stores: dict[NodeType, BaseStorage] = dict(data.node_items()) if hetero else {NODE: data._store}
     edge_stores: dict[EdgeType, BaseStorage] = dict(data.edge_items()) if hetero else {EDGE: data._store}
-    graph = ArraySource(
+    num_nodes = {t: _num_nodes(store, t) for t, store in node_stores.items()}
+    edge_index = {e: _edge_index(store, e) for e, store in edge_stores.items()}
+    splits = [(n, t, ids) for t, store in node_stores.items() for n, ids in _splits(store, num_nodes[t])]
+    pick_target([], {t for _, t, _ in splits}, name)  # types may have splits of the same names
+    return ArraySource(
         name=name,
         fingerprint="",
         schema=GraphSchema(tuple(node_stores), tuple(edge_stores), homogeneous=not hetero),
-        num_nodes={t: _num_nodes(store, t) for t, store in node_stores.items()},
-        edge_index={e: _edge_index(store, e) for e, store in edge_stores.items()},
-    )
-    node = {t: _node_attrs(store, graph.num_nodes[t]) for t, store in node_stores.items()}
-    splits = {n: (t, ids) for t, store in node_stores.items() for n, ids in _splits(store, graph.num_nodes[t])}
-    split_types = {t for t, store in node_stores.items() for _ in _splits(store, graph.num_nodes[t])}
-    target = pick_target([t for t in graph.schema.node_types if "y" in node[t]], split_types, name)
-    return replace(
-        graph,
-        node=node,
-        edge={e: _edge_attrs(store, graph.edge_index[e].shape[1]) for e, store in edge_stores.items()},
-        splits=splits,
-        target_type=target,
-        num_classes=classes_of(node[target]["y"]) if target is not None and "y" in node[target] else None,
-    )
+        num_nodes=num_nodes,
+        edge_index=edge_index,
+        node={t: _node_attrs(store, num_nodes[t]) for t, store in node_stores.items()},
+        edge={e: _edge_attrs(store, edge_index[e].shape[1]) for e, store in edge_stores.items()},
+        splits={n: (t, ids) for n, t, ids in splits},
+    ).with_target()
 
 
 def _num_nodes(store: Any, node_type: NodeType) -> int:

@@ -6,7 +6,6 @@ OGB's loader asks on stdin when files are missing. So all files are checked here
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import importlib.util
 import re
@@ -20,7 +19,7 @@ import numpy as np
 from glt_lightning.base import EDGE, NODE, DataError, GraphSchema, NodeType
 from glt_lightning.graph import open_regular
 from glt_lightning.partition.folder import disk_full_speaks, exclusive, whole_file
-from glt_lightning.partition.sources.base import ArraySource, Rows, Splits, width
+from glt_lightning.partition.sources.base import ArraySource, Rows, Splits, near, width
 from glt_lightning.partition.sources.files import FileEdges, NpyFile
 from glt_lightning.partition.sources.npz import read_headers, stored_members
 
@@ -28,7 +27,7 @@ LINKS = "ogbl-"  # how names begin where links are to be predicted
 
 
 # Width of x of the published data sets, so that a model can be sized before anything is downloaded.
-_PUBLISHED: dict[str, dict[NodeType, int | None]] = {
+PUBLISHED: dict[str, dict[NodeType, int | None]] = {
     "ogbl-biokg": dict.fromkeys(("disease", "drug", "function", "protein", "sideeffect")),
     "ogbl-citation2": {NODE: 128},
     "ogbl-collab": {NODE: 128},
@@ -51,11 +50,9 @@ class OgbLayout:
         self.links = name.startswith(LINKS)
         table = _master_table("linkproppred" if self.links else "nodeproppred")
         if name not in table:
-            near = difflib.get_close_matches(name, table, n=3, cutoff=0.4)
             raise DataError(
-                f"dataset: OGB has no {'link' if self.links else 'node'} data set {name!r}"
-                + (f"; did you mean {' or '.join(near)}?" if near else ".")
-                + f" It has: {', '.join(sorted(table))}."
+                f"dataset: OGB has no {'link' if self.links else 'node'} data set {name!r}.{near(name, table, 3, 0.4)} It has: "
+                f"{', '.join(sorted(table))}."
             )
         self.name, self.meta = name, table[name]
         plain = Path(root) / name.replace("-", "_")
@@ -100,7 +97,7 @@ class OgbLayout:
     def num_features(self) -> dict[NodeType, int | None]:
         """Width of ``x`` per node type: from the files, or as published when there are none yet."""
         if not self.folder.exists():
-            return dict(_PUBLISHED.get(self.name, {}))
+            return dict(PUBLISHED.get(self.name, {}))
         if self.hetero:
             types = _header(self._need(self.folder / "raw" / "num-node-dict.csv.gz"))
             return {t: _columns(self.folder / "raw" / "node-feat" / t / "node-feat.csv.gz") for t in types}
