@@ -6,7 +6,6 @@ import difflib
 import errno
 import hashlib
 import os
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -336,11 +335,13 @@ def _is_logged(error: BaseException) -> bool:
 
 
 def _is_said(line: str) -> bool:
-    """Tells whether another rank of this host has said this line, which all may have to say. False where they share no store, or
-    rank 0, which has it, is gone or does not answer."""
+    """Tells whether another rank of this host has said this line, which all may have to say. A container with its own
+    addresses is another host. False where they share no store, or rank 0, which has it, is gone or does not answer."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return False
-    key = f"glt/said/{socket.gethostname()}/{hashlib.blake2b(line.encode(), digest_size=16).hexdigest()}"
+    from glt_lightning.workers import place_identity
+
+    key = f"glt/said/{place_identity()}/{hashlib.blake2b(line.encode(), digest_size=16).hexdigest()}"
     said: list[int] = []
 
     def ask() -> None:

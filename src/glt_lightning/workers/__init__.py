@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         InlineProducer as InlineProducer,
         batches_in_flight as batches_in_flight,
     )
+    from glt_lightning.workers.server.handover import place_identity as place_identity
     from glt_lightning.workers.server.hosted import (
         HostedServer as HostedServer,
         ServerPlan as ServerPlan,
