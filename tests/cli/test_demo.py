@@ -119,6 +119,9 @@ def test_a_first_run_and_what_it_says_to_do_next(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_run_in_order(tmp_path: Path, number: signal.Signals, status: int) -> None:
     """A terminal sends Ctrl-C to all processes of the command, an operator SIGTERM to the first."""
+    (tmp_path / "glt-demo").mkdir()
+    long = PACKAGED.read_text().replace("max_epochs: 30", "max_epochs: 1000")  # none ends before its signal
+    (tmp_path / "glt-demo" / "demo.yaml").write_text(long)
     with started([SCRIPT, "demo"], cwd=tmp_path) as run:
         until = time.monotonic() + 240
         while "Epoch 1:" not in run.output:
