@@ -1,6 +1,6 @@
 """The loader end to end, [15, 10, 5] x 1024 with features and labels: M rows per CPU second of all processes.
 
-    python benchmarks/loader.py PARTITION [--workers 2] [--edge_format edge_index]
+    python benchmarks/loader.py PARTITION [--workers 2] [--batch_size 64] [--edge_format edge_index]
 
 A row is a node of a batch. The consumer drops each batch at once and computes nothing. ``trainer_ms`` is the CPU time of
 this process alone; ``faults`` are minor page faults per batch, of which recycled memory has none.
@@ -33,11 +33,12 @@ def main() -> None:
     parser.add_argument("partition")
     parser.add_argument("--workers", type=int, default=0, help="sampler processes; 0 samples in this one")
     parser.add_argument("--batches", type=int, default=80)
+    parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument("--edge_format", choices=EDGE_FORMATS, default="tensor")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with Session(args.partition, SamplingOptions(num_workers=args.workers)) as session:
-        stream = endless(session.make_loader(replace(SPEC, edge_format=args.edge_format)))
+        stream = endless(session.make_loader(replace(SPEC, batch_size=args.batch_size, edge_format=args.edge_format)))
         for _ in range(10 + 20 * args.workers):  # every slot of every process has been used
             next(stream)
         pids = process_tree()
@@ -49,6 +50,7 @@ def main() -> None:
         bench="loader",
         system="ours",
         workers=args.workers,
+        batch_size=args.batch_size,
         edge_format=args.edge_format,
         m_rows_per_cpu_s=rows / args.batches / cpu / 1e6,
         cpu_ms=cpu * 1e3,
