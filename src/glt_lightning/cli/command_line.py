@@ -6,6 +6,7 @@ import difflib
 import errno
 import hashlib
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -341,7 +342,7 @@ def _is_said(line: str) -> bool:
         return False
     from glt_lightning.workers import place_identity
 
-    key = f"glt/said/{place_identity()}/{hashlib.blake2b(line.encode(), digest_size=16).hexdigest()}"
+    key = f"glt/said/{socket.gethostname()}/{place_identity()}/{hashlib.blake2b(line.encode(), digest_size=16).hexdigest()}"
     said: list[int] = []
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""The built-in assigners: frequency, METIS, random and streaming; and checks of what they can do before they run."""
+"""The built-in assigners: frequency, METIS, random and streaming; and their limits, which are known before they run."""
 
 from __future__ import annotations
 
