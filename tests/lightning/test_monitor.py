@@ -167,7 +167,7 @@ def test_two_ranks_with_a_part_each(graph_npz: Path, tmp_path: Path, workers: in
     assert [int(line.split(": ")[1].removeprefix("epoch ")) for line in said] == [0, 1, 0]
     rate = re.search(r": ([\d,]+) seeds/s, ", said[1])
     assert rate is not None
-    assert int(rate[1].replace(",", "")) == pytest.approx(logged["glt/seeds_per_s"], abs=0.5)
+    assert int(rate[1].replace(",", "")) == pytest.approx(logged["glt/seeds_per_s"], abs=0.51)
     assert f" cached (hit rate {hit_rate:.2f}), " in said[1] if cache else "cached" not in said[1]
     assert f", {asked / total['nodes']:.0%} remote (" in said[1]
     mixed = sorted(json.loads(line) for line in re.findall(r"MIXED (.*)", output))
