@@ -601,6 +601,27 @@ def test_errors_while_training_get_one_line(config: str, capsys: pytest.CaptureF
     assert said == "error: seeds.splits.train: 9999 at position 0 is not a node of type 'node', whose ids are 0 to 239."
 
 
+@pytest.mark.parametrize(
+    ("words", "asker"),
+    [
+        (["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val_los"], "EarlyStopping"),
+        (["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.monitor=val_los"], "ModelCheckpoint"),
+        (
+            ["--optimizer=Adam", "--lr_scheduler=ReduceLROnPlateau", "--lr_scheduler.monitor=val_los"],
+            "ReduceLROnPlateau",
+        ),
+    ],
+)
+def test_a_mistyped_monitor_gets_the_nearest_metric(
+    config: str, capsys: pytest.CaptureFixture[str], words: list[str], asker: str
+) -> None:
+    said = refused(capsys, "fit", "--config", config, *words)
+    wanted = (
+        f"error: {asker}.monitor: 'val_los' is not logged. Did you mean val_loss? Logged are train_loss, val_loss, "
+    )
+    assert said.startswith(wanted)
+
+
 def test_a_missing_argument_of_the_model(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "fit", "--config", config, "--model", "usermodule.Sized")
     assert (

@@ -32,7 +32,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.cli.links import give_taken_links, given_links, link_graph
-from glt_lightning.cli.messages import OneLineParser, misfit
+from glt_lightning.cli.messages import OneLineParser, misfit, unlogged
 from glt_lightning.cli.past_runs import (
     RunConfig,
     find_past_run,
@@ -248,7 +248,9 @@ class GLTCLI(LightningCLI):
                 met = meet_other_hosts(self.trainer, self.config_init[subcommand].cluster)
                 super()._run_subcommand(subcommand)
             del met  # by now torch's process group refers to the store
-        except RuntimeError as error:
+        except (RuntimeError, MisconfigurationException) as error:
+            if line := unlogged(str(error), self.trainer.callback_metrics):
+                raise OptionError(line) from error
             if path is None or _MISFIT not in str(error):
                 raise
             raise OptionError(f"ckpt_path: {path} {misfit(str(error))}") from error

@@ -44,6 +44,11 @@ _OF_GROUP = re.compile(r"Group '([\w.-]+)' does not accept")
 _NO_CLASS = re.compile(r"Expected a dot import path string: (\w+)$", re.MULTILINE)
 # the modules whose classes have short names, imported before one is named
 _READY = ("glt_lightning", "lightning.pytorch.callbacks", "lightning.pytorch.loggers")
+# Lightning's errors about a metric that is not logged: who asks for it, and its name
+_UNLOGGED = re.compile(
+    r"(?:(Early stopping|ReduceLROnPlateau) conditioned on metric `?(.+?)`? which is not available"
+    r"|`(ModelCheckpoint)\(monitor='(.+?)'\)` could not find the monitored key)"
+)
 _NO_SUBCOMMAND = 'expected "subcommand" to be one of'
 _SUBCOMMANDS = (
     "fit",
@@ -313,6 +318,20 @@ def misfit(message: str) -> str:
         f"was saved by a different model or for a different graph: {first}{more}. Give the options of the model "
         "that it was trained with; config.yaml in the folder of its run has them."
     )
+
+
+def unlogged(message: str, logged: Iterable[str]) -> str:
+    """Shortens Lightning's error about a mistyped ``monitor`` to one line with the nearest of the metrics that are logged; empty
+    if the message is about something else."""
+    found = _UNLOGGED.search(message)
+    if found is None:
+        return ""
+    asker, name = [each for each in found.groups() if each]
+    names = list(logged)
+    near = difflib.get_close_matches(name, names, n=2)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    asker = asker.replace("Early stopping", "EarlyStopping")
+    return f"{asker}.monitor: {name!r} is not logged.{hint} Logged are {', '.join(names) or 'no metrics'}."
 
 
 def did_you_mean(message: str, options: Iterable[str]) -> str:
