@@ -2,11 +2,18 @@
 
 import sys
 
-from glt_lightning.cli import quick_answer
-
 
 def main() -> None:
     """Runs the program with the words of this process, importing torch only for what needs it."""
+    try:
+        _main()
+    except KeyboardInterrupt:  # during the imports, which take seconds: a later one has an end of its own
+        sys.exit(130)  # as a shell has it
+
+
+def _main() -> None:
+    from glt_lightning.cli import quick_answer
+
     # an editable installation may have the file of an earlier release, without it
     if (reveal := getattr(sys.modules.get("_glt_lightning_boot"), "reveal", None)) is not None:
         reveal()

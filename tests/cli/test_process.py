@@ -45,6 +45,20 @@ def test_threads_wait_as_the_user_says_else_asleep(given: dict[str, str], expect
     assert ended.stdout.split() == expected, ended.stderr
 
 
+def test_ctrl_c_during_the_imports_ends_without_a_page() -> None:
+    code = """
+import signal
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "torch": signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+from glt_lightning.__main__ import main
+main()
+"""
+    ended = _run(code)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("end", "status"), [("pass", 0), ("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('why')", 1)]
 )
