@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
 from glt_lightning.base import (
@@ -258,3 +262,35 @@ def test_a_cache_whose_ranking_knows_no_weights_is_said(recwarn: pytest.Warnings
     assert not [each for each in recwarn if "weighed the same" in str(each.message)]
     with pytest.warns(UserWarning, match=r"cache: remote rows are ranked .* neighbours are drawn by w, so that rows"):
         GLTDataModule("demo", sampling={"weight_attr": "w"}, cache={"ratio": 0.1})
+
+
+@pytest.mark.parametrize("again", [lambda data: pickle.loads(pickle.dumps(data)), copy.deepcopy, copy.copy])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_copy_has_nothing_open(make_data, workers: int, again: Callable[[Any], Any]) -> None:
+    data = opened(make_data(sampling={"num_workers": workers, "seed": 3}))
+    batches = iter(data.train_dataloader())
+    first = next(batches)
+    copied = again(data)
+    with pytest.raises(
+        OptionError, match=r"the graph is not open: call prepare_data\(\) and setup\(\) before asking for"
+    ):
+        copied.train_dataloader()
+    copied.setup()
+    assert torch.equal(next(iter(copied.train_dataloader())).n_id, first.n_id)
+    copied.teardown()
+    assert len(next(batches).n_id)  # it goes on
+    data.teardown()
+
+
+def test_a_copy_of_a_running_data_module_has_no_trainer(make_data, make_model, make_trainer) -> None:
+    copies = []
+
+    class Copying(Callback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            copies.append(pickle.loads(pickle.dumps(trainer.datamodule)))
+
+    data = make_data()
+    make_trainer(callbacks=[Copying()], max_epochs=1).fit(make_model(), data)
+    copies.append(copy.deepcopy(data))
+    assert [each.trainer for each in copies] == [None, None]
+    make_trainer(max_epochs=1).fit(make_model(), copies[0])

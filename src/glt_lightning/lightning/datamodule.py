@@ -230,10 +230,22 @@ class GLTDataModule(SeedDataModule):
         if self.links is not None:
             raise OptionError("data.new: with task: link, seeds are edges; new rows are predicted with task: node.")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for a pickle and for a copy, as before `setup`: what is open, and the Trainer of its run, stay with this
+        process. A Trainer that starts processes gives itself to them, before anything is open."""
+        trainer = self._running_trainer() if self._host().session is None else None
+        own: dict[str, Any] = {
+            "_trainer": trainer,
+            "_graph": None,
+            "_appended": None,
+            "_loaders": {},
+            "_train_labels": None,
+        }
+        return self.__dict__ | own | {"_standalone": Standalone(self.cluster)}
+
     def renew(self, new: Any) -> None:  # no name of a class: jsonargparse imports what is annotated here
-        """Gives this copy of a data module new rows to predict, `NewRows`, and a state of its own."""
-        self.new, self._graph, self._loaders, self._trainer = new, None, {}, None
-        self._standalone = Standalone(self.cluster)
+        """Gives this copy of a data module, which has nothing open, new rows to predict, `NewRows`."""
+        self.new, self._trainer = new, None
 
     def train_dataloader(self) -> DistNeighborLoader:
         # Lightning says that it turns shuffling off when overfitting, but can only do so for torch's DataLoader.
