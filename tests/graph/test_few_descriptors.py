@@ -70,7 +70,7 @@ def test_limit_of_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ArrayWriter(tmp_path, "a.npy", np.int32) as writer:
         writer.write(np.arange(5))
 
-    def refuse(fd: int, nbytes: int, path: Path) -> None:
+    def refuse(*args: object) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr(file_map, "_FileMap", refuse)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.base import PartitionError
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.arrays import (
+    DATA_OFFSET,
     ArrayPieces,
     ArrayWriter,
     chunk_ranges,
@@ -49,6 +53,45 @@ def test_pieces_are_the_stream(
     hashes = [hash_chunk(tmp_path, "b.npy", begin, end - begin) for begin, end in chunks]
     assert hashed_entry(rows.dtype, shape, hashes) == writer.close()
     assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 300), st.lists(st.integers(0, 90), max_size=6)), max_size=6))
+def test_ranges_in_any_order(runs: list[tuple[int, list[int]]]) -> None:
+    expected = np.zeros(1000, np.uint8)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+        ArrayPieces(folder, "a.npy", np.uint8) as pieces,
+    ):
+        patch.setattr("glt_lightning.partition.arrays._LARGE_PAGE", 64)
+        for number, (begin, counts) in enumerate(runs, 1):
+            for count in counts:  # one after another
+                expected[begin : begin + count] = number
+                pieces.write(begin, np.full(count, number))
+                begin += count
+        pieces.seal(len(expected))
+        np.testing.assert_array_equal(np.load(pieces.file), expected)
+
+
+def test_ranges_that_follow_each_other_are_written_by_large_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, pwrite = [], os.pwrite
+
+    def record(fd: int, data: memoryview, offset: int) -> int:
+        written.append((offset, offset + len(data)))
+        return pwrite(fd, data, offset)
+
+    monkeypatch.setattr("os.pwrite", record)
+    rows = np.random.default_rng(0).integers(0, 256, 9 << 20, np.uint8)
+    with ArrayPieces(tmp_path, "a.npy", np.uint8) as pieces:
+        for begin, end in pairwise([0, 5000, 1 << 20, 3 << 20, (3 << 20) + 1, 8 << 20, len(rows)]):
+            pieces.write(begin, rows[begin:end])
+    ends = [DATA_OFFSET, 2 << 20, 8 << 20, DATA_OFFSET + len(rows)]
+    assert written == [*pairwise([*ends[:2], 4 << 20, *ends[2:]])]
+    seal_array(tmp_path, "a.npy", rows.dtype, rows.shape)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), rows)
 
 
 def test_rows_that_nobody_writes_are_zero(tmp_path: Path) -> None:

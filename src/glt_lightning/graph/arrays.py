@@ -28,8 +28,8 @@ _CHUNK = (
 )  # bytes read at once: they stay in a processor's cache, and reading takes half the time of larger pieces
 
 
-def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.ndarray:
-    """Maps ``folder/path`` read-only after checking it against its manifest entry.
+def open_array(folder: str | Path, path: str, entry: ArrayEntry, *, large_pages: bool = False) -> np.ndarray:
+    """Maps ``folder/path`` read-only after checking it against its manifest entry. large_pages: as for `map_file`.
 
     Raises `PartitionError` that names the file when it is missing, truncated, has another dtype or shape, or (up to
     `VERIFY_BYTES`) does not match its checksum.
@@ -40,7 +40,8 @@ def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.ndarray:
         if math.prod(entry.shape) == 0:  # an empty range cannot be mapped
             array: np.ndarray = np.empty(entry.shape, entry.dtype)
         else:
-            array = map_file(stream.fileno(), entry.bytes, file)[offset:].view(entry.dtype).reshape(entry.shape)
+            mapped = map_file(stream.fileno(), entry.bytes, file, large_pages=large_pages)
+            array = mapped[offset:].view(entry.dtype).reshape(entry.shape)
         if entry.bytes <= VERIFY_BYTES:
             _check_sum(file, stream, offset, entry)
     return array

@@ -37,18 +37,21 @@ def _libc() -> Any:
     libc.mmap.argtypes = [ctypes.c_void_p, size, ctypes.c_int, flags, fd, ctypes.c_int64]
     libc.munmap.restype = ctypes.c_int
     libc.munmap.argtypes = [ctypes.c_void_p, size]
+    libc.madvise.argtypes = [ctypes.c_void_p, size, ctypes.c_int]
     return libc
 
 
 class _FileMap:
     """The pages of a file, read-only. They are unmapped when the last array that views them is gone."""
 
-    def __init__(self, fd: int, nbytes: int, path: Path) -> None:
+    def __init__(self, fd: int, nbytes: int, path: Path, large_pages: bool) -> None:
         libc, ours = _libc(), _library()
         address = libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
         if address == ctypes.c_void_p(-1).value:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
+        if large_pages:
+            libc.madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # refused by a kernel that has none
         # Bound here: while Python ends, the names of this module may be gone before the last array is.
         self._unmap: Callable[[], object] = lambda: (ours.glt_maps_remove(address), libc.munmap(address, nbytes))
         ours.glt_maps_add(address, nbytes, os.fsencode(path))
@@ -59,17 +62,18 @@ class _FileMap:
             unmap()
 
 
-def map_file(fd: int, nbytes: int, path: Path) -> np.ndarray:
+def map_file(fd: int, nbytes: int, path: Path, *, large_pages: bool = False) -> np.ndarray:
     """Maps the first bytes of an open file, at least one, as uint8 [nbytes], read-only. The caller may close ``fd`` at once.
 
-    path: for the error if the file is truncated while it is mapped (`guarded`).
+    path: for the error if the file is truncated while it is mapped (`guarded`).  large_pages: what is not in the page cache yet
+    is read by pages of 2 MB, if kernel and file system can do that: for a file that fits into memory.
 
     Python's ``mmap`` (and so ``numpy.memmap``) keeps a duplicate of the descriptor while the map lives: a graph of 256 parts
     exceeded the usual limit of 1,024 open files.
 
     Raises OSError. ENOMEM stands for too many maps as well as for too little memory (`map_limit`).
     """
-    return np.asarray(_FileMap(fd, nbytes, path))
+    return np.asarray(_FileMap(fd, nbytes, path, large_pages))
 
 
 def forget_losses(array: np.ndarray) -> None:

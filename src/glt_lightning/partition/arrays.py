@@ -20,6 +20,9 @@ from glt_lightning.partition.folder import ANOTHER_FOLDER, disk_full_speaks
 # The data of every file begins at a page: a map of it is aligned for any dtype, for direct I/O and for page-locking.
 DATA_OFFSET = 4096
 _WRITTEN_AT_ONCE = 8 << 20  # bytes
+# Linux caches what is written at once by pages of up to this size, each at a multiple of its size. A large page takes one entry
+# of the processor's page table, not 512: random rows of 400 bytes of a mapped file take 0.7 of the time (ext4, Linux 6.18).
+_LARGE_PAGE = 2 << 20
 _HASHED_AT_ONCE = 1 << 18  # bytes that stay in a core's cache between their two hashes
 
 
@@ -58,7 +61,7 @@ class ArrayWriter:
             if self._hasher is not None:
                 self._crc = zlib.crc32(piece, self._crc)
                 self._hasher.update(piece)
-            write_at(pieces.fd, piece, at + begin, pieces.file.parent)
+            pieces.put(piece, at + begin)
         self._rows += len(rows)
 
     def close(self) -> ArrayEntry:
@@ -83,8 +86,9 @@ class ArrayWriter:
 
 
 class ArrayPieces:
-    """Writes ranges of rows of a ``.npy`` file, in any order. Other processes may write other ranges at the same time, and a
-    range may be written again; `seal_array` completes the file. Use it in a ``with`` block."""
+    """Writes ranges of rows of a ``.npy`` file, in any order, ranges that follow each other by whole large pages. Other processes
+    may write other ranges at the same time, and a range may be written again; `seal_array` completes the file. Use it in a
+    ``with`` block."""
 
     def __init__(self, folder: str | Path, path: str, dtype: np.dtype | type, row_shape: tuple[int, ...] = ()) -> None:
         self.path, self.file = path, Path(folder) / path
@@ -92,10 +96,33 @@ class ArrayPieces:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with disk_full_speaks(self.file.parent, DATA_OFFSET):
             self.fd = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._held, self._at = bytearray(), 0  # to be written there, when the large page is full
 
     def write(self, first: int, rows: np.ndarray) -> None:
         """Writes rows [n, *row_shape], converted to the dtype of the array, as rows ``first`` and following."""
-        write_at(self.fd, self.bytes_of(rows), self.place(first), self.file.parent)
+        self.put(self.bytes_of(rows), self.place(first))
+
+    def put(self, data: memoryview, offset: int) -> None:
+        """Writes bytes at an offset of the file."""
+        if offset != self._at + len(self._held):
+            self._flush()
+            self._at = offset
+        if self._held:
+            rest = -offset % _LARGE_PAGE
+            self._held += data[:rest]
+            if len(data) < rest:
+                return
+            self._flush()
+            data = data[rest:]
+        whole = max(0, len(data) - (self._at + len(data)) % _LARGE_PAGE)
+        write_at(self.fd, data[:whole], self._at, self.file.parent)
+        self._at += whole
+        self._held += data[whole:]
+
+    def _flush(self) -> None:
+        data, self._held = self._held, bytearray()
+        write_at(self.fd, memoryview(data), self._at, self.file.parent)
+        self._at += len(data)
 
     def place(self, row: int) -> int:
         """Returns where a row begins in the file."""
@@ -109,6 +136,7 @@ class ArrayPieces:
 
     def seal(self, count: int, crc: int = 0, chunks: tuple[str, ...] | None = None) -> ArrayEntry:
         """Gives the file the header and the length of ``count`` rows, and returns its entry. Rows not written are zero."""
+        self._flush()
         size, shape = self.place(count), (count, *self._row_shape)
         os.ftruncate(self.fd, size)
         fields = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
@@ -118,10 +146,13 @@ class ArrayPieces:
         return ArrayEntry(self._dtype.str, shape, size, crc, chunks)
 
     def close(self) -> None:
-        """Closes the file. Safe to call twice."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+        """Closes the file, complete or not. Safe to call twice."""
+        try:
+            self._flush()
+        finally:
+            if self.fd >= 0:
+                os.close(self.fd)
+            self.fd = -1
 
     def __enter__(self) -> ArrayPieces:
         return self
