@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,14 +92,28 @@ def test_loaders_in_a_dictionary(make_data, make_trainer) -> None:
     assert len(model.losses) == 5
 
 
-def test_lazy_parameters_that_are_not_used_are_named(make_data, make_trainer) -> None:
-    class Spare(Lazy):
-        def __init__(self) -> None:
-            super().__init__()
-            self.spare = SAGEConv((-1, -1), 4)
+class Spare(Lazy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = SAGEConv((-1, -1), 4)
 
+
+def test_lazy_parameters_that_are_not_used_are_named(make_data, make_trainer) -> None:
     with pytest.raises(OptionError, match=r"spare.lin_l.weight, .*that training_step does not use"):
         fitted("glt_worker", make_data, make_trainer, Spare)
+
+
+def test_a_checkpoint_with_lazy_parameters_is_said_when_it_is_saved(make_data, make_trainer, tmp_path: Path) -> None:
+    trainer, path = make_trainer(max_epochs=1), str(tmp_path / "of.ckpt")
+    trainer.fit(model := Spare(), make_data())
+    with pytest.warns(
+        UserWarning, match=r"^spare.lin_l.weight, .*and this checkpoint is read with weights_only false alone"
+    ):
+        trainer.save_checkpoint(path)
+    with pytest.raises(pickle.UnpicklingError, match="UninitializedParameter"):
+        torch.load(path, weights_only=True)
+    make_trainer(max_epochs=2).fit(again := Spare(), make_data(), ckpt_path=path, weights_only=False)
+    assert len(again.losses) == len(model.losses) == 5
 
 
 def test_manual_optimization_is_told_what_to_do(make_data, make_trainer) -> None:

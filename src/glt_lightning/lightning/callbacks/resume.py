@@ -19,6 +19,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils._pytree import tree_leaves
 
 from glt_lightning.base import OptionError
+from glt_lightning.lightning.strategies.dry_run import warn_of_unused
 from glt_lightning.loader import DistNeighborLoader
 
 FORGOTTEN = "glt_forgotten"  # in a checkpoint: numbers of nodes by type whose rows were removed
@@ -29,13 +30,16 @@ class ExactResume(Callback):
     """Has a fit go on with the first batch that its checkpoint has not trained on, whichever hook saved it.
 
     The data module adds it to each fit. It also refuses a checkpoint of other options where an epoch had ended: Lightning
-    reads the states of loaders in mid-epoch only.
+    reads the states of loaders in mid-epoch only. And it warns of a checkpoint that is not read by default.
     """
 
     def __init__(self) -> None:
         self._states: list[Any] = []
         self._fresh = False
         self._epoch_began = True
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        warn_of_unused(pl_module)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._states, self._fresh = [], False

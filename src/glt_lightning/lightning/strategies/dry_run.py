@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -53,6 +53,16 @@ def give_shapes(trainer: Trainer) -> None:
         raise OptionError(
             f"{_listed(left)}: lazy parameters that training_step does not use, so they have no shape for DDP. Leave them "
             "out of the model, or give their sizes."
+        )
+
+
+def warn_of_unused(module: LightningModule) -> None:
+    """Warns, while a checkpoint is saved without DDP, of lazy parameters that no batch has given a shape: torch reads them as
+    objects, not as tensors."""
+    if left := _lazy_names(module):
+        rank_zero_warn(
+            f"{_listed(left)}: lazy parameters that training_step does not use, so they have no shape, and this checkpoint is "
+            "read with weights_only false alone. Leave them out of the model, or give their sizes."
         )
 
 
