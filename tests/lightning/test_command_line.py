@@ -9,7 +9,7 @@ import re
 import threading
 import warnings
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from jsonargparse import ArgumentParser
 
 import glt_lightning
 from glt_lightning.base import PartitionOptions
@@ -246,6 +247,29 @@ def test_text_is_written_as_text(of_tables: str, capsys: pytest.CaptureFixture[s
     found = printed(capsys, "fit", "--config", "again.yaml")["data"]["init_args"]
     assert found["dataset"] == given
     assert found["root"] == "1e3"
+
+
+@dataclass
+class OfFile:
+    text: str = ""
+
+
+def test_parsers_of_other_programs_write_as_before(tmp_path: Path) -> None:
+    theirs, ours = ArgumentParser(), TrainerParser()
+    for each in (theirs, ours):
+        each.add_argument("--text", type=str)
+        each.add_argument("--group", type=OfFile)
+    (tmp_path / "group.yaml").write_text("text: '1e3'")
+    words = ["--text=1e3", f"--group={tmp_path / 'group.yaml'}"]
+    for parser, written in ((theirs, "text: 1e3\n"), (ours, "text: '1e3'\n"), (theirs, "text: 1e3\n")):
+        found = parser.parse_args(words)
+        assert parser.dump(found).startswith(written)
+        (tmp_path / "out").mkdir(exist_ok=True)
+        parser.save(found, tmp_path / "out" / "all.yaml", overwrite=True)  # and a file for the group
+        assert (tmp_path / "out" / "group.yaml").read_text() == written
+    with pytest.raises(AttributeError):
+        ours.dump(None)
+    assert theirs.dump(theirs.parse_args(words)).startswith("text: 1e3\n")
 
 
 def test_overridden_leaves_are_in_the_configuration_of_the_run(of_tables: str, built: list[GLTCLI]) -> None:

@@ -8,14 +8,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml  # type: ignore[import-untyped]
-from jsonargparse import ArgumentParser, _typehints, set_dumper
+from jsonargparse import ArgumentParser, _loaders_dumpers, _typehints, set_dumper
 from jsonargparse._typehints import ActionTypeHint
 
 from glt_lightning.base import OptionError, read_yaml, removed_in, without_removed
@@ -71,12 +72,23 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
 _Dumper.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
-set_dumper(
-    "yaml",
-    lambda config: str(
-        yaml.dump(config, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
-    ),
-)
+
+
+@contextmanager
+def _own_dumper() -> Iterator[None]:
+    """Writes YAML by `_Dumper` within a ``with`` block. jsonargparse has one dumper for all parsers of a process, and those of
+    other programs keep theirs."""
+    before = _loaders_dumpers.dumpers["yaml"]
+    set_dumper(
+        "yaml",
+        lambda config: str(
+            yaml.dump(config, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+        ),
+    )
+    try:
+        yield
+    finally:
+        set_dumper("yaml", before)
 
 
 class OneLineParser(ArgumentParser):
@@ -132,15 +144,21 @@ class OneLineParser(ArgumentParser):
         """Writes a configuration as jsonargparse does, but untyped text as text. jsonargparse reads it again, and writes the name
         of a column "007" as 7, and "no" as false."""
         module: Any = _typehints
-        if (
-            read := getattr(module, _READS_AGAIN, None)
-        ) is None:  # a later release, which may do otherwise; a test says so
-            return str(super().dump(*args, **kwargs))
-        setattr(module, _READS_AGAIN, lambda value, **_: (value, None))
-        try:
-            return str(super().dump(*args, **kwargs))
-        finally:
-            setattr(module, _READS_AGAIN, read)
+        with _own_dumper():
+            if (
+                read := getattr(module, _READS_AGAIN, None)
+            ) is None:  # a later release, which may do otherwise; a test says so
+                return str(super().dump(*args, **kwargs))
+            setattr(module, _READS_AGAIN, lambda value, **_: (value, None))
+            try:
+                return str(super().dump(*args, **kwargs))
+            finally:
+                setattr(module, _READS_AGAIN, read)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Writes files as jsonargparse does, by our dumper also those of groups that were read from files of their own."""
+        with _own_dumper():
+            super().save(*args, **kwargs)
 
     def _parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # of argparse: all words pass here
         for action in self._actions:
