@@ -40,6 +40,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.loggers import CSVLogger
 import torch
 from glt_lightning import GraphSAGE
+from glt_lightning.base import GLTError
 
 class Plain(LightningModule):
     """Knows nothing of graphs."""
@@ -77,6 +78,15 @@ class Needs(LightningModule):
     def __init__(self, in_channels: int, num_nodes: int):
         super().__init__()
         self.layer = torch.nn.Linear(in_channels, 1)
+
+class Fails(LightningModule):
+    def __init__(self, in_channels: int, kind: str = "gat"):
+        super().__init__()
+        self.layer = {"gat": torch.nn.Linear}[kind](in_channels, 1)
+    def training_step(self, batch, batch_idx):
+        raise GLTError("the batch is odd")
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 class Sized(LightningModule):
     def __init__(self, num_features: int, num_classes: int):
@@ -460,6 +470,24 @@ def test_module_that_needs_features_of_a_graph_without_any(config: str, capsys: 
     said = refused(capsys, *own)
     assert "model: Needs cannot be made: " in said
     assert "Its in_channels is None, since the data has no num_features (x)." in said
+
+
+def test_error_of_a_module_is_raised_as_it_is(config: str) -> None:
+    """jsonargparse raises one of its own, with the module's as a cause: the last of 86 lines was about a Union."""
+    with pytest.raises(KeyError, match="gcn") as error:
+        main(["fit", "--config", config, "--model", "usermodule.Fails", "--model.kind", "gcn"])
+    assert error.value.__cause__ is None
+    assert error.value.__context__ is None
+    assert len(error.traceback) < 15
+
+
+def test_error_begins_a_line_after_a_progress_bar(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", config, "--model", "usermodule.Fails", "--trainer.enable_progress_bar", "true"])
+    shown = capsys.readouterr()
+    assert shown.err.endswith("error: the batch is odd\n")
+    assert "Epoch 0" in shown.out
+    assert shown.out.endswith("\n")
 
 
 def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: list[GLTCLI]) -> None:

@@ -79,6 +79,11 @@ def test_file_beside_the_checkpoint_counts_where_that_has_none(runs: Runs) -> No
     [
         (config("Other"), config(), r"has model Other \(here Sage\)"),
         (config(dataset="b.npz"), config(), r"has data.dataset b.npz \(here a.npz\)"),
+        (
+            config(dataset={"nodes": {"a": {"path": "a.csv"}, "b": {"path": "b.csv" * 20, "id": "id"}}}),
+            config(dataset={"nodes": {"a": {"path": "a.csv"}, "b": {"path": "b.csv" * 20, "label": "y"}}}),
+            r"has data.dataset.nodes.b.id id \(here None\); data.dataset.nodes.b.label None \(here y\)",
+        ),
         (config(undirected=True), config(undirected=None), r"has data.undirected True \(here None\)"),
         (config(transforms=["T"]), config(transforms=[]), r"has data.transforms \['T'\] \(here None\)"),
         (

@@ -307,7 +307,7 @@ def test_failure_of_another_rank_ends_this_one_too(
 @pytest.mark.parametrize(
     ("outputs", "keys", "said"),
     [
-        (torch.zeros(3), None, "predict_step must return a dictionary of tensors with 'n_id'"),
+        (torch.zeros(3), None, r"with 'n_id' among them, got Tensor. Let it return \{'n_id': batch.n_id\["),
         ({"pred": torch.zeros(3)}, None, "predict_step must return a dictionary of tensors with 'n_id'"),
         (
             {"n_id": torch.zeros(3), "pred": torch.zeros(2)},

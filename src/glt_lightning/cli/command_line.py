@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
+from tqdm import tqdm
 
 from glt_lightning.base import (
     ClusterOptions,
@@ -209,8 +210,15 @@ class GLTCLI(LightningCLI):
         # Samplers start while model, data and Trainer are made, which takes about as long.
         if self.subcommand in _SAMPLED:
             self._opened.enter_context(spare_samplers(num_samplers(self.config[self.subcommand])))
-        give_taken_links(self, self._get(self.config, "model"), self._given_links)
-        super().instantiate_classes()
+        maker = give_taken_links(self, self._get(self.config, "model"), self._given_links)
+        try:
+            super().instantiate_classes()
+        except Exception:
+            if maker.failure is None:
+                raise
+        if maker.failure is not None:  # raised here, without the pages of jsonargparse before and after it
+            error, trace = maker.failure
+            raise error.with_traceback(trace)
         if self.subcommand and self.config_init[self.subcommand].get("ckpt_path") == _NO_CHECKPOINT:
             self.config_init[self.subcommand]["ckpt_path"] = None  # config.yaml keeps the word
 
@@ -286,6 +294,8 @@ def main(args: ArgsType = None) -> None:
     except KeyboardInterrupt:  # before Lightning catches it
         sys.exit(INTERRUPTED)
     except Exception as error:
+        for bar in list(tqdm._instances):  # else the error begins in the line of a bar
+            bar.close()
         known = _known(error)
         if known is None or os.environ.get("GLT_TRACEBACK"):
             raise

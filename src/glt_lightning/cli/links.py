@@ -6,7 +6,7 @@ import inspect
 import json
 import reprlib
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from jsonargparse import ArgumentParser
@@ -51,8 +51,8 @@ def given_links(model: Any) -> dict[str, Any]:
     return {name: values[name] for name in _LINKS.values() if values.get(name) is not None}
 
 
-def give_taken_links(cli: LightningCLI, model: Any, given: Mapping[str, Any]) -> None:
-    """Has the model save only those links as hyperparameters that its class takes.
+def give_taken_links(cli: LightningCLI, model: Any, given: Mapping[str, Any]) -> _TakenLinks:
+    """Has the model save only those links as hyperparameters that its class takes. Returns the maker of the model.
 
     model: the model's part of the configuration, with the hyperparameters of a checkpoint that is read.
     given: `given_links` of the configuration without them.
@@ -68,6 +68,7 @@ def give_taken_links(cli: LightningCLI, model: Any, given: Mapping[str, Any]) ->
     links.edgeless = bool(known) and known.get("edge_facts") is None
     # with the key of Lightning's own, which it replaces
     cli.parser.add_instantiator(links, _get_module_type(cli._model_class), subclasses=cli.subclass_mode_model)
+    return links
 
 
 class _TakenLinks(_InstantiatorFn):
@@ -79,11 +80,13 @@ class _TakenLinks(_InstantiatorFn):
         if the data has no such value.
     remembered: arguments about labels from a checkpoint. They are used if the data has no labels, as for nodes to predict.
     edgeless: the model is of a checkpoint of a release whose layers read nothing of edges.
+    failure: the error of the class, and its traceback from here on, which jsonargparse hides below one of its own.
     """
 
     given: Mapping[str, Any] = MappingProxyType({})
     remembered: Mapping[str, Any] = MappingProxyType({})
     edgeless = False
+    failure: tuple[Exception, TracebackType | None] | None = None
 
     def __call__(self, class_type: Any, *args: Any, applied_instantiation_links: dict[str, Any], **kwargs: Any) -> Any:
         linked = {key: key.rpartition(".")[2] for key in applied_instantiation_links}
@@ -101,6 +104,7 @@ class _TakenLinks(_InstantiatorFn):
         except Exception as error:
             missing = [name for name in _NEEDED if name in facts and kwargs[name] is None]
             if not missing:
+                self.failure = error, error.__traceback__
                 raise
             named = " and ".join(missing)
             lacks = " and ".join(_NEEDED[name] for name in missing)

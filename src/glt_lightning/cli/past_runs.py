@@ -273,10 +273,18 @@ def _graph(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differences(past: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Texts ``name then (here now)`` for options that differ. Options that only one has, as of another release, are ignored."""
-    names = [name for name in past if name in now and past[name] != now[name]]
-    texts = [f"{name} {_short(past[name])} (here {_short(now[name])})" for name in names[:_MOST_NAMED]]
-    return texts + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
+    """Texts ``name then (here now)`` for options that differ, and for each key within mappings. Options that only one has, as of
+    another release, are ignored."""
+    texts = [text for name in past if name in now for text in _unlike(name, past[name], now[name])]
+    return texts[:_MOST_NAMED] + ([f"{len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else [])
+
+
+def _unlike(name: str, then: Any, now: Any) -> Iterator[str]:
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys([*then, *now]):
+            yield from _unlike(f"{name}.{key}", then.get(key), now.get(key))
+    elif then != now:
+        yield f"{name} {_short(then)} (here {_short(now)})"
 
 
 def _short(value: Any) -> str:

@@ -291,7 +291,8 @@ def _checked(outputs: Any, keys: list[str] | None) -> dict[str, torch.Tensor]:
     if not isinstance(outputs, Mapping) or KEY not in outputs:
         raise DataError(
             f"PredictionWriter: predict_step must return a dictionary of tensors with {KEY!r} among them, got "
-            f"{sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__}."
+            f"{sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__}. Let it return "
+            f"{{{KEY!r}: batch.n_id[: batch.batch_size].clone(), 'pred': ...}}."
         )
     if missing := set(keys or ()) - set(outputs):
         raise DataError(
