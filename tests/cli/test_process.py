@@ -134,6 +134,20 @@ print(gc.isenabled())
     assert _run(code).stdout.split() == ["False"]
 
 
+def test_imports_of_pyg_do_not_warn_of_torchscript() -> None:
+    code = """
+import warnings
+with without_collections():
+    warnings.warn("`torch.jit.script` is deprecated. Please switch to `torch.compile` or `torch.export`.", FutureWarning)
+    warnings.warn("another", FutureWarning)
+warnings.warn("`torch.jit.script` is used", FutureWarning)
+"""
+    said = _run(code).stderr
+    assert "deprecated" not in said
+    assert "another" in said
+    assert "is used" in said
+
+
 SIGNAL = """
 with command_process():
     import scipy.signal

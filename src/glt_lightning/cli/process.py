@@ -10,6 +10,7 @@ import gc
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
@@ -54,11 +55,14 @@ def command_process() -> Iterator[None]:
 @contextmanager
 def without_collections() -> Iterator[None]:
     """Imports make some 900,000 objects that live until the end, and looking for garbage among them takes a sixth of the time.
-    After the ``with`` block they are no longer looked through."""
+    After the ``with`` block they are no longer looked through. Within it, PyG's use of TorchScript is not warned of."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with warnings.catch_warnings():
+            # torch 2.14; a user can do nothing about it
+            warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=FutureWarning)
+            yield
     finally:
         gc.freeze()
         if was_enabled:
