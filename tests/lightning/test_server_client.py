@@ -84,6 +84,18 @@ def test_same_run_as_in_process(make_data, make_model, make_trainer, folder: Pat
     assert whole_run(make_trainer(strategy="glt_server_client"), make_model(Noting, dropout=0.0), bare) == here
 
 
+def test_options_that_the_graph_was_not_made_with(make_model, make_trainer, folder: Path) -> None:
+    """They were passed over: the run trained on another graph than its config.yaml said."""
+    with serving(folder) as (where, _):
+        trainer = make_trainer(strategy="glt_server_client")
+        with pytest.raises(OptionError, match="undirected: True, and the graph servers' partition was made with False"):
+            trainer.fit(make_model(), client_data(where, undirected=True))
+    named = {"num_neighbors": [5, 5], "partition": {"dir": str(folder)}}
+    with pytest.raises(OptionError, match=r"normalize: rows, and .* was made with none. Remove normalize"):
+        make_trainer().fit(make_model(), GLTDataModule(**named, normalize="rows"))
+    make_trainer(fast_dev_run=True).fit(make_model(), GLTDataModule(**named, undirected=False, normalize="none"))
+
+
 @pytest.mark.parametrize("server_rank", ["auto", 1])
 def test_rank_takes_its_server(make_model, make_trainer, folder: Path, server_rank: Any) -> None:
     with serving(folder, servers=2, server_rank=server_rank) as (where, hosted):

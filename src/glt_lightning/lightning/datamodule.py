@@ -200,6 +200,7 @@ class GLTDataModule(SeedDataModule):
         new = self.new if stage == "predict" else None
         folder, version = None if self._servers else self.partition_dir, self.partition.version
         self._graph = host.open_graph(folder, self.sampling, self.cache, version if new is None else None)
+        self._require_made_as_asked()
         self._read_version(new)
         if self.new is not None and stage == "predict" and self.trainer is not None:
             from glt_lightning.lightning.new_rows import extend_embeddings

@@ -254,6 +254,19 @@ class GraphDataModule(LightningDataModule):
     def _manifest_at_version(self) -> Manifest:
         return Versions(self.partition_dir).manifest_at(Manifest.load(self.partition_dir), self.partition.version)
 
+    def _require_made_as_asked(self) -> None:
+        """Raises `OptionError` for an option of the graph that the open partition was not made with: servers have it, or it was
+        named without the data. One made of the data of this run is compared before."""
+        assert self._graph is not None
+        made = self._graph.manifest.made_by
+        asked = {"undirected": self.undirected, "normalize": None if self.normalize == "none" else self.normalize}
+        for name, value in asked.items():
+            if value is not None and made.get(name, value) != value:
+                whose = "the graph servers' partition" if self._servers else f"{self.partition_dir}"
+                raise OptionError(
+                    f"{name}: {value}, and {whose} was made with {made[name]}. Remove {name}, or partition the data with it."
+                )
+
     def _read_version(self, new: NewRows | None) -> None:
         """Adds rows to predict to the open graph. Raises `OptionError` for a version that graph servers do not have."""
         graph, version, self._appended = self._graph, self.partition.version, None
