@@ -55,14 +55,13 @@ def command_process() -> Iterator[None]:
 @contextmanager
 def without_collections() -> Iterator[None]:
     """Imports make some 900,000 objects that live until the end, and looking for garbage among them takes a sixth of the time.
-    After the ``with`` block they are no longer looked through. Within it, PyG's use of TorchScript is not warned of."""
+    After the ``with`` block they are no longer looked through. PyG's use of TorchScript is not warned of."""
+    # torch 2.14; a user can do nothing about it. It stays: to restore the filters would take those of the imports away.
+    warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=FutureWarning)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        with warnings.catch_warnings():
-            # torch 2.14; a user can do nothing about it
-            warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=FutureWarning)
-            yield
+        yield
     finally:
         gc.freeze()
         if was_enabled:
