@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import glt_lightning as glt
-from glt_lightning.base import DataError, OptionError, Progress
+from glt_lightning.base import EDGE, DataError, OptionError, Progress
 from glt_lightning.cli import main
 from glt_lightning.graph import Manifest
 from glt_lightning.lightning import checkpoints_in, forget_in_checkpoints
@@ -183,6 +183,32 @@ def test_embeddings_of_deleted_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         list(forget_in_checkpoints(checkpoints_in("some"), gone))
     with pytest.raises(OptionError, match="no checkpoint is there"):
         checkpoints_in("none")
+
+
+def test_rows_of_edges_stay_and_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("graph.npz", edge_index=np.random.default_rng(0).integers(0, 30, (2, 90)), y=np.arange(30) % 2)
+    data = glt.GLTDataModule("graph.npz", num_neighbors=[3], seeds={"splits": {"train": np.arange(30)}})
+
+    class WithEdges(glt.NodePredictor):
+        def setup(self, stage: str) -> None:
+            options: dict[str, Any] = {"init": ("normal", 0, 1), "persistent": True, "graph": data.dist_graph}
+            glt.DistTensor((90, 2), torch.float32, "of_edges", of=EDGE, **options)
+            glt.DistTensor((30, 2), torch.float32, "of_nodes", **options)
+
+        def on_train_epoch_end(self) -> None:
+            self.trainer.save_checkpoint("one.ckpt")
+
+    trainer = glt_trainer(tmp_path)
+    trainer.fit(WithEdges(None, data.label_facts, num_nodes=30, hidden_channels=8, num_layers=1), data)
+    (line,) = forget_in_checkpoints([Path("one.ckpt")], {"node": np.array([3])})
+    assert line.endswith(
+        "and rows of edges, also of deleted ones (of_edges): delete it and one.ckpt.rows-* if they must go"
+    )
+    (folder,) = Path().glob("one.ckpt.rows-*")
+    rows = {len(each): each for each in map(np.load, folder.glob("*.npy")) if each.ndim == 2}
+    assert np.flatnonzero((rows[30] == 0).all(1)).tolist() == [3]
+    assert (rows[90] != 0).any(1).all()
 
 
 def test_an_endpoint_answers_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

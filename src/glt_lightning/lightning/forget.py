@@ -63,10 +63,11 @@ def _forget(path: Path, deleted: Mapping[str, np.ndarray]) -> str:
     checkpoint["optimizer_states"] = []
     checkpoint[FORGOTTEN] = {t: len(ids) for t, ids in deleted.items()}
     of_edges = forget_rows(checkpoint, path, deleted, lambda: io.save_checkpoint(checkpoint, path))
-    more = f"; rows of edges stay: {', '.join(of_edges)}" if of_edges else ""
+    names = ", ".join(of_edges)
+    more = f", and rows of edges, also of deleted ones ({names}): delete it and {path.name}.rows-* if they must go"
     return (
         f"{path}: trained embeddings of deleted nodes are zeros in ready models and in DistEmbedding, and states of optimizers "
-        f"are removed; other embeddings of the module stay{more}"
+        f"are removed; other embeddings of the module stay{more if of_edges else ''}"
     )
 
 
