@@ -294,7 +294,7 @@ def main(args: ArgsType = None) -> None:
     except KeyboardInterrupt:  # before Lightning catches it
         sys.exit(INTERRUPTED)
     except Exception as error:
-        for bar in list(tqdm._instances):  # else the error begins in the line of a bar
+        for bar in list(getattr(tqdm, "_instances", ())):  # else the error begins in the line of a bar
             bar.close()
         known = _known(error)
         if known is None or os.environ.get("GLT_TRACEBACK"):
