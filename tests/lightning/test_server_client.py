@@ -90,6 +90,13 @@ def test_options_that_the_graph_was_not_made_with(make_model, make_trainer, fold
         trainer = make_trainer(strategy="glt_server_client")
         with pytest.raises(OptionError, match="undirected: True, and the graph servers' partition was made with False"):
             trainer.fit(make_model(), client_data(where, undirected=True))
+        with pytest.raises(
+            OptionError, match=r"dataset: the data set huge, and the graph servers' .* made of tiny\. Remove"
+        ):
+            trainer.fit(make_model(), client_data(where, dataset="elsewhere/huge.npz"))
+        make_trainer(strategy="glt_server_client", fast_dev_run=True).fit(
+            make_model(), client_data(where, dataset="/not/on/this/host/Tiny.npz")
+        )
     named = {"num_neighbors": [5, 5], "partition": {"dir": str(folder)}}
     with pytest.raises(OptionError, match=r"normalize: rows, and .* was made with none. Remove normalize"):
         make_trainer().fit(make_model(), GLTDataModule(**named, normalize="rows"))

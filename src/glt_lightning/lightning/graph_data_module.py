@@ -33,6 +33,7 @@ from glt_lightning.partition import (
     GraphFacts,
     GraphSource,
     Versions,
+    data_name,
     follow_batches,
     open_source,
     partition_dir,
@@ -265,6 +266,13 @@ class GraphDataModule(LightningDataModule):
                 whose = "the graph servers' partition" if self._servers else f"{self.partition_dir}"
                 raise OptionError(
                     f"{name}: {value}, and {whose} was made with {made[name]}. Remove {name}, or partition the data with it."
+                )
+        if self._servers and self.dataset is not None and "source" in made:
+            given = data_name(self.dataset, self.root)
+            if given is not None and given.lower() != made["source"].lower():
+                raise OptionError(
+                    f"dataset: the data set {given}, and the graph servers' partition was made of {made['source']}. Remove "
+                    "dataset, or change cluster.servers to those of this data set."
                 )
 
     def _read_version(self, new: NewRows | None) -> None:

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         take_splits as take_splits,
     )
     from glt_lightning.partition.sources.open import (
+        data_name as data_name,
         is_tables as is_tables,
         open_source as open_source,
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import DataError
-from glt_lightning.partition import open_source
+from glt_lightning.partition import data_name, open_source
 from tests.helpers.partition_truth import single
 
 
@@ -41,3 +41,21 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
 def test_a_source_of_ones_own(tmp_path: Path) -> None:
     source = single([(0, 1)], 2)
     assert open_source(source, tmp_path) is source
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        ("demo", "demo"),
+        ("ogbn-products", "ogbn-products"),
+        ("/no/such/graph.npz", "graph"),
+        ("/no/such/folder-v1.2/", "folder-v1.2"),
+        ("torch_geometric.datasets.KarateClub", "KarateClub"),
+        ({"class_path": "torch_geometric.datasets.Planetoid", "init_args": {"name": "Cora"}}, "planetoid-cora"),
+        ({"nodes": {"user": {"path": "/no/such/users-*.csv"}}, "edges": {}}, "users"),
+        (object(), None),
+    ],
+)
+def test_the_name_without_the_files(tmp_path: Path, dataset: object, name: str | None) -> None:
+    assert data_name(dataset, tmp_path) == name
+    assert not any(tmp_path.iterdir())

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning.base import DataError, NodeType, PartitionOptions
-from glt_lightning.partition.sources.base import GraphSource, near
+from glt_lightning.partition.sources.base import GraphSource, folder_name, near
 from glt_lightning.partition.sources.npz import NpzSource
 from glt_lightning.partition.sources.scipy_sparse import MatrixGraph, MatrixSource, is_matrix, is_matrix_file
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_FILES = (".npz", ".pt", ".pth")
 _ACCEPTED = (
     "'demo', a path of an .npz file, of a .pt file of a PyG Data or HeteroData, a folder of .npy files, a mapping of tables "
     "(nodes, edges) or of a matrix (matrix, x, y), an OGB name (ogbn-*, ogbl-*), the class path of a PyG data set "
@@ -58,6 +59,20 @@ def open_source(
     from glt_lightning.partition.sources.transformed import TransformedSource
 
     return TransformedSource(source, transforms, seed)
+
+
+def data_name(dataset: Any, root: str | Path) -> str | None:
+    """The name of a data set as its manifest has it, but for case, from the user's value alone: its files may be on another host.
+    None for an object in memory."""
+    if isinstance(dataset, (str, Path)):
+        path = Path(str(dataset).strip()).expanduser()
+        if path.suffix in _FILES:
+            return folder_name(path.stem)
+        is_class = _CLASS_PATH.fullmatch(str(path)) and not path.exists()
+        return folder_name(path.suffix[1:] if is_class else path.name)
+    if is_matrix(dataset) or not isinstance(dataset, (Mapping, argparse.Namespace)):
+        return None
+    return _open(dataset, root, None).name
 
 
 def is_tables(dataset: Any, with_ids_of: NodeType | None = None) -> bool:
@@ -112,7 +127,7 @@ def _open_text(text: str, root: Path) -> GraphSource:
         from glt_lightning.partition.sources.demo import open_demo
 
         return open_demo(root)
-    if path.suffix in (".npz", ".pt", ".pth") and not path.exists():
+    if path.suffix in _FILES and not path.exists():
         raise DataError(f"dataset: there is no file {text!r} (in {Path.cwd()}).{_near_files(path)}")
     if path.suffix == ".npz":
         return MatrixSource(path) if is_matrix_file(path) else NpzSource(path)
