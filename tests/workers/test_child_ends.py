@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,7 @@ from glt_lightning.base import SamplingOptions, ServingOptions
 from glt_lightning.kernels import child
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.workers import ServerPlan, ServerProcess
+from glt_lightning.workers.producer.child import Starter
 from tests.helpers import started
 from tests.helpers.contents import contents
 from tests.helpers.family import settle
@@ -119,6 +122,24 @@ def test_signals_to_all_processes_of_a_job_leave_the_server_to_the_trainer(parti
         server.close()
     assert not process.is_running()
     assert "restarting" not in capfd.readouterr().err
+
+
+def test_signals_to_a_child_that_starts_leave_it_to_its_parent(tmp_path: Path, monkeypatch, capfd) -> None:
+    """Ctrl-C during the imports of a sampler or a server printed its traceback, and the run restarted it while it ended."""
+    (tmp_path / "slow_child.py").write_text("import os, time\ntime.sleep(0.5)\ndef main(fd): os.write(fd, b'main')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    ours, theirs = socket.socketpair()
+    starter = Starter()
+    with ours, theirs:
+        process = starter.start("slow_child", theirs)
+        for _ in range(40):  # from the first instruction on
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.01)
+        assert process.wait(20) == 0
+        assert ours.recv(9) == b"main"
+    starter.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_stopped_samplers_are_killed_on_close(partition) -> None:

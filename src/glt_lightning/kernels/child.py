@@ -14,6 +14,7 @@ import sys
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+OF_A_JOB = (signal.SIGINT, signal.SIGTERM)  # terminals and schedulers send them to all processes of a job
 _LIBC = ctypes.CDLL(None)  # loaded here, not between fork and exec
 
 
@@ -47,6 +48,9 @@ def main() -> None:
     """Runs ``main(fd)`` of a module. Arguments: process id of the parent, its module path as JSON, the module, the file
     descriptor."""
     end_with(int(sys.argv[1]))
+    for number in OF_A_JOB:
+        signal.signal(number, signal.SIG_IGN)  # the parent ends this process, after the batches that it still needs
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_A_JOB)
     sys.path[:] = json.loads(sys.argv[2])  # finds the package however the parent found it
     importlib.import_module(sys.argv[3]).main(int(sys.argv[4]))
 

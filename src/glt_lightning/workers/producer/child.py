@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -69,6 +70,7 @@ class Starter:
 
 
 def _serve(orders: queue.SimpleQueue[_Order | None]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, child.OF_A_JOB)  # inherited by children, until they ignore these signals
     while (order := orders.get()) is not None:
         order.serve()
         del order  # its reference to the process, whose owner waits for the end

@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import queue
-import signal
 import socket
 import threading
 import traceback
@@ -138,8 +137,6 @@ def _fault(error: BaseException) -> dict[str, Any]:
 def main(fd: int) -> None:
     """Serves the trainer or server at the other end of the socket ``fd`` until it closes the socket."""
     faulthandler.enable()
-    for number in (signal.SIGINT, signal.SIGTERM):  # terminals and schedulers send them to all processes of a job
-        signal.signal(number, signal.SIG_IGN)  # the trainer ends this one, after the batches that it still needs
     worker = Worker(socket.socket(fileno=fd))
     try:
         worker.serve()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import signal
 import socket
 import sys
 import traceback
@@ -36,8 +35,6 @@ def serve(sock: socket.socket) -> None:
 def main(fd: int) -> None:
     """Serves until the trainer at the other end of the socket ``fd`` closes it."""
     faulthandler.enable()
-    for number in (signal.SIGINT, signal.SIGTERM):  # terminals and schedulers send them to all processes of a job
-        signal.signal(number, signal.SIG_IGN)  # the trainer ends this one, after the batches that it still needs
     sock = socket.socket(fileno=fd)
     with suppress(ClosedError):
         serve(sock)
