@@ -59,6 +59,18 @@ main()
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
+def test_ctrl_c_at_the_end_leaves_it_in_order() -> None:
+    code = """
+import gc, signal
+seek = gc.get_objects
+gc.get_objects = lambda: signal.raise_signal(signal.SIGINT) or seek()
+with command_process():
+    pass
+"""
+    ended = _run(code)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("end", "status"), [("pass", 0), ("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('why')", 1)]
 )

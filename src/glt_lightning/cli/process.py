@@ -9,6 +9,7 @@ import atexit
 import gc
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,7 @@ class _QuickEnd:
     def _end(self) -> None:
         if self.status is None:
             return
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is done
         for kind in (io.TextIOWrapper, (io.BufferedWriter, io.BufferedRandom)):  # a text file writes into a buffer
             # not isinstance, which asks an object for its class, and an old name of torch answers with a warning
             for file in [each for each in gc.get_objects() if issubclass(type(each), kind)]:
