@@ -268,7 +268,7 @@ BAD: list[tuple[Any, int, str]] = [
     ({"ids": []}, 422, "ids: expected some ids, pairs or new nodes"),
     ({"ids": [True, None, [1], 1.5]}, 422, "ids: True is no id of a node of type 'node'"),
     ({"ids": [1], "node_type": "paper"}, 422, "node_type: expected node, got 'paper'"),
-    ({"pairs": [[1, 2]]}, 422, "edge_type: expected none"),
+    ({"pairs": [[1, 2]]}, 422, "pairs: this model predicts nodes, not edges"),
     ({"pairs": [[1, 2, 3]]}, 422, "pairs: expected \\[source, destination\\]"),
     ({"ids": [1], "num_neighbors": [3, 3, 3, 3]}, 422, "1 to 3 fan-outs"),
     ({"ids": [1], "num_neighbors": [-1]}, 422, "fan-outs of 1 to 50"),

@@ -164,7 +164,7 @@ class GraphVersion:
         if given is None and len(predicted) == 1:
             return predicted[0]
         if given not in known or given not in predicted:
-            raise QuestionError(f"{field}: expected {' or '.join(predicted) or 'none'}, got {given!r:.80}.", field)
+            raise QuestionError(f"{field}: expected {' or '.join(predicted)}, got {given!r:.80}.", field)
         return given
 
     # One request
@@ -174,6 +174,8 @@ class GraphVersion:
         new = self._read_new(question) if question.nodes or question.edges else None
         find = self._finder(new)
         if question.pairs is not None:
+            if not self.edge_types:
+                raise QuestionError("pairs: this model predicts nodes, not edges. Ask for ids.", "pairs")
             of_type = self._type("edge_type", question.edge_type, self.edge_types, self.edge_types)
             seeds, rows, errors = self._find_pairs(question.pairs, of_type, find)
             names: dict[str, Sequence[Any]] = {
