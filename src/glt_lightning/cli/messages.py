@@ -16,8 +16,7 @@ from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml  # type: ignore[import-untyped]
-from jsonargparse import ArgumentParser, _loaders_dumpers, _typehints, set_dumper
-from jsonargparse._typehints import ActionTypeHint
+from jsonargparse import ArgumentParser, set_dumper
 
 from glt_lightning.base import OptionError, read_yaml, removed_in, without_removed
 
@@ -36,6 +35,10 @@ _WORDING = (
     ),
     (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
 )
+# What has no public name in jsonargparse, without the names of its private modules, which a release may change.
+_TypedAction: Any = type(ArgumentParser().add_argument("--any", type=dict))
+_OF_ACTIONS: dict[str, Any] = _TypedAction.__call__.__globals__
+_OF_DUMPERS: dict[str, Any] = set_dumper.__globals__
 _READS_AGAIN = "parse_value_or_config"  # of jsonargparse, by which it reads a text that it is about to write
 _ABSTRACT = {"LightningDataModule": "--data GLTDataModule", "LightningModule": "--model GraphSAGE"}
 _REMOVED = {"SeedProgressBar": "is removed: Lightning's own progress bar shows the rate. Remove this callback."}
@@ -78,7 +81,7 @@ _Dumper.add_implicit_resolver(
 def _own_dumper() -> Iterator[None]:
     """Writes YAML by `_Dumper` within a ``with`` block. jsonargparse has one dumper for all parsers of a process, and those of
     other programs keep theirs."""
-    before = _loaders_dumpers.dumpers["yaml"]
+    before = _OF_DUMPERS["dumpers"]["yaml"]
     set_dumper(
         "yaml",
         lambda config: str(
@@ -143,17 +146,15 @@ class OneLineParser(ArgumentParser):
     def dump(self, *args: Any, **kwargs: Any) -> str:
         """Writes a configuration as jsonargparse does, but untyped text as text. jsonargparse reads it again, and writes the name
         of a column "007" as 7, and "no" as false."""
-        module: Any = _typehints
         with _own_dumper():
-            if (
-                read := getattr(module, _READS_AGAIN, None)
-            ) is None:  # a later release, which may do otherwise; a test says so
+            # None: a later release, which may do otherwise; a test says so
+            if (read := _OF_ACTIONS.get(_READS_AGAIN)) is None:
                 return str(super().dump(*args, **kwargs))
-            setattr(module, _READS_AGAIN, lambda value, **_: (value, None))
+            _OF_ACTIONS[_READS_AGAIN] = lambda value, **_: (value, None)
             try:
                 return str(super().dump(*args, **kwargs))
             finally:
-                setattr(module, _READS_AGAIN, read)
+                _OF_ACTIONS[_READS_AGAIN] = read
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Writes files as jsonargparse does, by our dumper also those of groups that were read from files of their own."""
@@ -162,7 +163,7 @@ class OneLineParser(ArgumentParser):
 
     def _parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # of argparse: all words pass here
         for action in self._actions:
-            if type(action) is ActionTypeHint:
+            if type(action) is _TypedAction:
                 action.__class__ = _LeafOverrides
         return super()._parse_known_args(*args, **kwargs)
 
@@ -233,7 +234,7 @@ class _AsWritten(str):
     """A word that jsonargparse hands on to the parser of a class as it is. It would read a null, and hand on the text None."""
 
 
-class _LeafOverrides(ActionTypeHint):
+class _LeafOverrides(_TypedAction):  # type: ignore[misc]  # found, not imported
     """The action of an option whose value may be a mapping of mappings: ``--data.dataset.nodes.movie.path X`` changes only this
     leaf. jsonargparse itself replaces everything below ``nodes``, and reads the name of a column 007 as the number 7."""
 
@@ -250,7 +251,7 @@ class _LeafOverrides(ActionTypeHint):
                     leaf = _value(value, _is_text(self._typehint, self.dest.rpartition(".")[2], [first, *below]))
                     changed = _with_leaf(present.get(first), below, leaf, f"{option}: {self.dest}.{first}")
                     args = (parser, config, json.dumps(changed, default=str), f"{base}.{first}")
-        return super().__call__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return super().__call__(*args, **kwargs)
 
 
 def _with_leaf(present: Any, keys: list[str], value: Any, where: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import yaml  # type: ignore[import-untyped]
-from jsonargparse._paths import PathError
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
@@ -43,7 +42,9 @@ class RunConfig(SaveConfigCallback):
         """Writes the configuration beside the run. Raises `WriteError` if that fails, and leaves no truncated file."""
         try:
             super().setup(trainer, pl_module, stage)
-        except (OSError, PathError) as error:
+        except (OSError, TypeError) as error:
+            if type(error) is TypeError:  # not the one of jsonargparse about a folder
+                raise
             path = Path(trainer.log_dir or "") / self.config_filename
             if isinstance(error, OSError) and error.filename is None:  # it was opened, and the disk is full
                 path.unlink(missing_ok=True)
