@@ -65,7 +65,7 @@ def test_an_empty_validation_split_is_no_validation(make_data, make_model, make_
     assert "train_loss" in trainer.callback_metrics
     assert "val_loss" not in trainer.callback_metrics
     assert "split 'val' has no seeds: training without validation." in caplog.text
-    with pytest.raises(DataError, match="loader 'val': no seeds, so there is nothing to evaluate"):
+    with pytest.raises(DataError, match=r"split 'val': it has no node\. Give its node ids as"):
         trainer.validate(model, data)
 
 

@@ -14,7 +14,7 @@ from torch_geometric.nn import GraphSAGE as PygSAGE
 from glt_lightning import GLTDataModule, PartitionOptions
 from glt_lightning.base import DataError, GLTError
 from glt_lightning.lightning.facts import layers_of, read_split, warn_of_hops
-from tests.lightning.tiny import learnable_graph, save_graph
+from tests.lightning.tiny import NODES, learnable_graph, save_graph
 
 SPLIT_KEYS = ("train_idx", "valid_idx", "test_idx")
 
@@ -28,6 +28,29 @@ def test_no_split_is_said_before_the_graph_is_partitioned(
     data = make_data(dataset=str(save_graph(tmp_path / "g.npz", drop=SPLIT_KEYS)), evaluation={"predict_split": "val"})
     with pytest.raises(DataError, match=f"split '{split}': not in the data set, which has none. Give its node ids as"):
         getattr(make_trainer(), stage)(make_model(), data)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("given", [{"train_idx": np.arange(0)}, {"train_mask": np.zeros(NODES, bool)}, "folder", "own"])
+def test_an_empty_split_is_said_before_the_graph_is_partitioned(
+    make_data, make_model, make_trainer, tmp_path: Path, given: Any
+) -> None:
+    graph, options = learnable_graph(), {}
+    if given == "own":
+        options = {"seeds": {"splits": {"train": []}}}
+    else:
+        del graph["train_idx"]
+        graph |= {"train": np.arange(0)} if given == "folder" else given
+    if given == "folder":
+        for name, array in graph.items():
+            np.save(tmp_path / f"{name}.npy", array)
+    else:
+        np.savez(tmp_path / "g.npz", **graph)
+    data = make_data(dataset=str(tmp_path if given == "folder" else tmp_path / "g.npz"), **options)
+    with pytest.raises(
+        DataError, match=r"split 'train': it has no node\. Give its node ids as data\.seeds\.splits\.train"
+    ):
+        make_trainer().fit(make_model(), data)
     assert not (tmp_path / "root").exists()
 
 

@@ -92,11 +92,12 @@ def split_of(stage: str | None, predict_split: str) -> str:
     return predict_split if stage == "predict" else _SPLIT_OF.get(stage or "", "all")
 
 
-def require_split(name: str, known: Collection[str]) -> None:
-    """Raises `DataError` unless the split is one of those there are."""
-    if name not in known:
+def require_split(name: str, known: Collection[str], has_seeds: bool = True) -> None:
+    """Raises `DataError` unless the split is one of those there are, and has a node."""
+    if name not in known or not has_seeds:
+        lacks = f"not in the data set, which has {', '.join(sorted(known)) or 'none'}"
         raise DataError(
-            f"split {name!r}: not in the data set, which has {', '.join(sorted(known)) or 'none'}. Give its node ids as "
+            f"split {name!r}: {lacks if name not in known else 'it has no node'}. Give its node ids as "
             f"data.seeds.splits.{name}, or draw splits: data.transforms: [torch_geometric.transforms.RandomNodeSplit]."
         )
 

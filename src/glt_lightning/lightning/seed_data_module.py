@@ -116,7 +116,7 @@ class SeedDataModule(GraphDataModule):
         if self.links is not None and stage in ("fit", "validate", "test", "predict"):
             self.links.require_split(wanted, known)
         elif wanted != "all":
-            require_split(wanted, {*known, *self._splits})
+            require_split(wanted, {*known, *self._splits}, self._has_seeds(wanted))
 
     def _recipe(self, name: str, *, shuffle: bool = False) -> dict[str, Any]:
         """How a loader makes batches, whatever its seeds."""
@@ -376,8 +376,7 @@ class SeedDataModule(GraphDataModule):
             found = self._own_seeds(split)
             parts = list(found.values()) if isinstance(found, dict) else [found]
             return any(bool(seeds.any()) if seeds.dtype == np.bool_ else len(seeds) > 0 for seeds in parts)
-        stored = self._opened().manifest.splits.get(split)
-        return stored is not None and stored.count > 0
+        return split in self._facts.splits and split not in self._facts.empty_splits
 
     def _split_names(self) -> set[str]:
         manifest = self._opened().manifest

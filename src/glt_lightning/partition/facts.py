@@ -24,6 +24,7 @@ class GraphFacts:
     num_features: width of ``x`` per node type, None without it.
     num_categories: number of codes of each column of ``x_codes``, for the node types that have them.
     splits: node type of each split.
+    empty_splits: those without a node.
     edges: what edges have that encoders can read, for the edge types that have some of it.
     labels: what the labels of ``target_type`` are, None without.
     edge_labels: what the labels of edges to predict are, for the edge types that have some.
@@ -39,6 +40,7 @@ class GraphFacts:
     edges: Mapping[EdgeType, EdgeFacts] = field(default_factory=dict)
     labels: LabelFacts | None = None
     edge_labels: Mapping[EdgeType, LabelFacts] = field(default_factory=dict)
+    empty_splits: Collection[str] = ()
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> GraphFacts:
@@ -54,6 +56,7 @@ class GraphFacts:
             _edges_of_manifest(manifest),
             _labels_of_manifest(manifest),
             _edge_labels_of_manifest(manifest),
+            {name for name, split in manifest.splits.items() if not split.count},
         )
 
     @classmethod
@@ -62,17 +65,19 @@ class GraphFacts:
         schema, stored = stored_edge_types(source.schema, undirected)
         if source.target_type is not None:
             check_labels(source, source.target_type, allow)
+        splits = source.splits
         return cls(
             schema,
             dict(source.num_nodes),
             dict(source.num_features),
             source.num_classes,
             source.target_type,
-            {name: node_type for name, (node_type, _) in source.splits.items()},
+            {name: node_type for name, (node_type, _) in splits.items()},
             categories_of(source),
             _edges_of_source(source, {each.edge_type: each.source for each in stored}),
             _labels_of_source(source),
             _edge_labels_of_source(source),
+            {name for name, (_, ids) in splits.items() if not (ids.any() if ids.dtype == np.bool_ else len(ids))},
         )
 
 
