@@ -377,7 +377,16 @@ def test_errors(tmp_path: Path, nodes: dict[str, Any], said: str) -> None:
 
 
 def test_no_training_rows_to_fit_on(tmp_path: Path) -> None:
-    mapping = graph(tmp_path, columns=papers() | {"fold": ["test"] * ROWS})
+    mapping = graph(tmp_path, columns=papers() | {"fold": ["test"] * (ROWS - 1) + [None]})
+    said = rf"column 'fold' .*: no row of the split is train, .* say test \({ROWS - 1}\), an empty cell \(1\)\. .* fit_on: all"
+    with pytest.raises(DataError, match=said):
+        _ = opened(mapping, tmp_path).num_nodes
+
+
+def test_no_value_in_training_rows_to_fit_on(tmp_path: Path) -> None:
+    mapping = graph(tmp_path, columns=papers() | {"pages": [None] * ROWS})
+    mapping["nodes"]["encode"] = {"pages": "number"}
+    mapping["nodes"]["features"] = ["pages"]
     with pytest.raises(DataError, match=r"column 'pages' .* has no value in the rows .* set fit_on: all"):
         _ = opened(mapping, tmp_path).num_nodes
 

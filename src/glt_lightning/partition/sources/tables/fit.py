@@ -70,7 +70,7 @@ class Fits:
     """The fits of the columns of a table. Tasks `read` ranges of it; what they found is added in the order of the rows."""
 
     def __init__(self, table: TableFiles, fitting: Fitting) -> None:
-        self.fitting = fitting
+        self.fitting, self._table = fitting, table
         self._fits: dict[str, _NumberFit | _CategoryFit] = {
             name: _FITS[kind](table, name, fitting.columns[name], fitting.missing)
             for name, kind in fitting.kinds.items()
@@ -115,7 +115,24 @@ class Fits:
         return {fit: folder / str(index) for index, fit in enumerate(wanted)}
 
     def finish(self) -> dict[str, Encoder]:
+        if any(isinstance(fit, _NumberFit) and fit.lacks_values for fit in self._fits.values()):
+            self._require_training_rows()
         return {name: fit.finish() for name, fit in self._fits.items()}
+
+    def _require_training_rows(self) -> None:
+        """Raises `DataError` if rows of train count and there are none. Reads the column again, as this is rare."""
+        split, words = self.fitting.split, Counter[str]()
+        if split is None:
+            return
+        for piece in self._table.pieces({split: self.fitting.types[split]}):
+            if (split_codes(piece, split) == _TRAIN).any():
+                return
+            words.update(piece.column(split).fill_null("").to_pylist())
+        found = ", ".join(f"{word or 'an empty cell'} ({rows:,})" for word, rows in words.most_common(5))
+        raise DataError(
+            f"{_place(self._table, split)}: no row of the split is train, from which fills and scales of features are computed; "
+            f"its rows say {found or 'nothing'}. Write train where it is meant, or set fit_on: all to compute them from all rows."
+        )
 
 
 def _kind_of(table: TableFiles, name: str, how: ColumnEncoding, kind: pa.DataType | None) -> str:
@@ -186,9 +203,13 @@ class _NumberFit:
     def finish(self) -> Encoder:
         return NumberEncoder(**self._fitted(), thousands=self.how.thousands, decimal=self.how.decimal)
 
+    @property
+    def lacks_values(self) -> bool:
+        return not self._count and (self.how.scale != "none" or self.how.fill in ("mean", "median"))
+
     def _fitted(self) -> dict[str, Any]:
         how, place = self.how, _place(self._table, self._name)
-        if not self._count and (how.scale != "none" or how.fill in ("mean", "median")):
+        if self.lacks_values:
             raise DataError(
                 f"{place} has no value in the rows from which its fill and scale are computed. Remove the column, or set "
                 "fit_on: all if only training rows count now."
