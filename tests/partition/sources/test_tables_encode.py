@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -185,9 +186,39 @@ def test_a_word_among_numbers_is_said(tmp_path: Path, caplog) -> None:
     for kind in ("auto", {"pages": "category", "*": "auto"}):
         caplog.clear()
         _ = opened(graph(tmp_path, columns=papers() | {"pages": pages}, encode=kind), tmp_path).num_nodes
-        said = "column 'pages' is treated as categories: most of its 32 different values are numbers or dates, but not 'unknown'"
+        said = "column 'pages' is treated as categories: most of its 32 different values are numbers or dates, but not "
+        said += "'unknown' (27 rows). If these stand for missing values, set missing: [unknown]; if"
         assert (said in caplog.text) == (kind == "auto")
         assert "'word'" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("extension", "word", "said"),
+    [
+        ("csv", "-", "but not '-' (1 row). If these stand for missing values, set missing: ['-']. An id or"),
+        ("parquet", "-", "set missing: ['-'] and, of numbers, encode: {'*': auto, pages: number}."),
+        (
+            "parquet",
+            "0.25",
+            ": its values are text that looks like numbers or dates; if it holds numbers, set encode: {'*': auto,",
+        ),
+    ],
+)
+def test_numbers_taken_for_ids_are_said(tmp_path: Path, extension: str, word: str, said: str, caplog) -> None:
+    mapping = graph(tmp_path, extension, papers() | {"pages": [word, *(f"{i}.5" for i in range(1, ROWS))]})
+    with pytest.raises(DataError, match=rf"column 'pages' .* has {ROWS} different values in .*{re.escape(said)}"):
+        _ = opened(mapping, tmp_path).num_nodes
+    assert "treated as categories" not in caplog.text
+
+
+def test_numbers_stored_as_text_are_said(tmp_path: Path, caplog) -> None:
+    columns = papers() | {"pages": [f"{i % 9}" for i in range(ROWS)]}
+    _ = opened(graph(tmp_path, "parquet", columns), tmp_path).num_nodes
+    assert (
+        "column 'pages' is treated as categories: its values are text that looks like numbers or dates; " in caplog.text
+    )
+    encode = {"*": "auto", "pages": "number"}
+    assert opened(graph(tmp_path, "parquet", columns, encode=encode), tmp_path).num_features != {NODE: None}
 
 
 def test_fill_and_scale_are_those_of_training_rows(tmp_path: Path) -> None:

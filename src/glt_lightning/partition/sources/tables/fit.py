@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.base import DataError
+from glt_lightning.base import DataError, counted
 from glt_lightning.partition.sources.tables.columns import NUMBER_OR_DATE, SPLITS, split_codes
 from glt_lightning.partition.sources.tables.encoders import (
     AUTO,
@@ -293,51 +293,52 @@ class _CategoryFit:
     def finish(self) -> Encoder:
         how, most = self._how, self._how.max_categories
         known = sorted(self._found)
-        if how.kind == AUTO:
-            self._warn_of_numbers(known)
+        advice = self._number_advice(known)
+        if how.kind not in ("one_hot", "code") and len(known) > how.max_one_hot and most is None:
+            self._require_repeated(advice)
+        if advice and how.kind == AUTO:
+            place = f"{self._table.paths[0]}: column {self._name!r} is treated as categories:"
+            _log.warning("%s %s; if it does hold categories, encode: {%s: category}.", place, advice, self._name)
         if most is not None and len(known) > most:
             known = sorted(sorted(known, key=lambda value: -self._found[value])[:most])
         shared: dict[str, Any] = {"column": self._name, "missing": self._missing, "categories": tuple(known)}
         if how.kind == "one_hot" or (how.kind != "code" and len(known) <= how.max_one_hot):
             return OneHotEncoder(**shared, indicator=_indicator(how, self._gaps > 0))
-        if how.kind != "code" and most is None:
-            self._require_repeated()
         return CodeEncoder(**shared)
 
-    def _warn_of_numbers(self, known: list[str]) -> None:
-        """Warns if a single word among numbers, or the comma of 1,234, makes them categories, which have no order for a model."""
+    def _number_advice(self, known: list[str]) -> str:
+        """Says why a column is categories, which have no order for a model, though its values look like numbers: a single word
+        among them, the comma of 1,234, or that a Parquet file stores them as text. Empty if they do not."""
         others = self._no_numbers(known)
-        place = f"{self._table.paths[0]}: column {self._name!r} is treated as categories:"
-        category = f"if the column does hold categories, encode: {{{self._name}: category}}"
         if advice := number_advice(self._name, others):
-            _log.warning("%s %r is not a plain number; %s; %s.", place, others[0], advice, category)
-        elif 2 * len(others) < len(known):
-            _log.warning(
-                "%s most of its %s different values are numbers or dates, but not %s. If these stand for missing values, set "
-                "missing: [%s]; %s.",
-                place,
-                f"{len(known):,}",
-                ", ".join(map(repr, others[:3])),
-                ", ".join(map(_yaml_word, others[:3])),
-                category,
-            )
+            return f"{others[0]!r} is not a plain number; {advice}"
+        if 2 * len(others) >= len(known):
+            return ""
+        encode = f"encode: {{'*': auto, {self._name}: number}}"
+        if not others:
+            return f"its values are text that looks like numbers or dates; if it holds numbers, set {encode}"
+        words = ", ".join(f"{each!r} ({counted(self._found[each], 'row')})" for each in others[:3])
+        missing = f"missing: [{', '.join(map(_yaml_word, others[:3]))}]"
+        return (
+            f"most of its {len(known):,} different values are numbers or dates, but not {words}. If these stand for missing "
+            f"values, set {missing}{'' if self._table.is_text else f' and, of numbers, {encode}'}"
+        )
 
     @staticmethod
     def _no_numbers(known: list[str]) -> list[str]:
         found = pa.array(known, pa.large_string())
         return found.filter(pc.invert(pc.match_substring_regex(found, NUMBER_OR_DATE))).to_pylist()
 
-    def _require_repeated(self) -> None:
-        """Raises `DataError` for values that differ in most rows: a model would memorise the rows."""
+    def _require_repeated(self, advice: str) -> None:
+        """Raises `DataError` for values that differ in most rows: a model would memorise the rows. advice: `_number_advice`."""
         rows, different = self._found.total(), len(self._found)
         if 2 * different > rows:
-            advice = number_advice(self._name, self._no_numbers(sorted(self._found)))
+            codes = f"set encode: {{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}"
+            date = f"; of dates, how they are written: {{{self._name}: {{as: date, format: '%d.%m.%Y'}}}}"
             raise DataError(
                 f"{_place(self._table, self._name)} has {different:,} different values in {rows:,} rows, such as "
-                f"{min(self._found)!r}: an id or free text rather than a category. Leave it out of features, or set encode: "
-                f"{{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}; "
-                + (advice or f"of dates, how they are written: {{{self._name}: {{as: date, format: '%d.%m.%Y'}}}}")
-                + "."
+                f"{min(self._found)!r}: {advice or 'an id or free text rather than a category'}. "
+                f"{'An id or free text: leave' if advice else 'Leave'} it out of features, or {codes}{'' if advice else date}."
             )
 
 
