@@ -31,6 +31,14 @@ def test_no_split_is_said_before_the_graph_is_partitioned(
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.parametrize("transforms", [[], ["torch_geometric.transforms.ToUndirected"]])
+def test_an_array_without_use_is_said_once(make_data, tmp_path: Path, transforms: list[str], caplog) -> None:
+    np.savez(tmp_path / "g.npz", **learnable_graph(), wieghts=np.ones(7))
+    for _ in range(2):
+        make_data(dataset=str(tmp_path / "g.npz"), transforms=transforms).prepare_data()
+    assert caplog.text.count("g.npz: wieghts, float64 [7]: ignored, as") == 1
+
+
 @pytest.mark.parametrize("given", [{"train_idx": np.arange(0)}, {"train_mask": np.zeros(NODES, bool)}, "folder", "own"])
 def test_an_empty_split_is_said_before_the_graph_is_partitioned(
     make_data, make_model, make_trainer, tmp_path: Path, given: Any

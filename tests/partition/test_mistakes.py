@@ -245,3 +245,81 @@ def test_masks_are_splits(tmp_path: Path, given: dict[str, np.ndarray], as_folde
 def test_bad_masks(tmp_path: Path, given: dict[str, np.ndarray], said: str) -> None:
     with pytest.raises(DataError, match=said):
         _ = open_source(save(tmp_path, **given), tmp_path).splits
+
+
+HALF = np.arange(NODES) < NODES // 2
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"trian_mask": HALF}, ["trian_mask, bool [40]: taken for an attribute. Did you mean train_mask?"]),
+        (
+            {"trian_idx": np.arange(9), "test_idx": np.arange(9, 12)},
+            [
+                "trian_idx, int64 [9]: ignored, as an attribute has 40 rows, or a name edge_... and 40 rows. "
+                "Did you mean train_idx?"
+            ],
+        ),
+        (
+            {"edge_weigth": np.ones(NODES)},
+            ["edge_weigth, float64 [40]: taken for an attribute. Did you mean edge_weight?"],
+        ),
+        (
+            {"edge_kind": np.ones(39), "year": np.ones(41)},
+            ["edge_kind, float64 [39]: ignored, as", "year, float64 [41]: ignored, as"],
+        ),
+        (
+            {"x": None, "featuers": np.ones((NODES, 3)), "y": np.arange(NODES) % 2},
+            [
+                "featuers, float64 [40, 3]: taken for an attribute, and there is no x. If these are the features, call them x."
+            ],
+        ),
+        # known names in another form, and what is no mistake
+        ({"edge_type": np.ones(NODES, int), "year": np.ones(NODES), "valid_mask": HALF, "time": np.ones(NODES)}, []),
+        ({"pos": np.ones((NODES, 2))}, []),
+    ],
+)
+def test_arrays_without_use_are_said(tmp_path: Path, given: dict[str, Any], said: list[str], as_folder: bool) -> None:
+    arrays = {"edge_index": RING, "x": np.ones((NODES, 3), np.float32), **given}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    np.savez(tmp_path / "g.npz", **arrays)
+    source = open_source(str(tmp_path if as_folder else tmp_path / "g.npz"), tmp_path)
+    found = source.strays  # type: ignore[attr-defined]
+    begin = f"{tmp_path}/" if as_folder else f"{tmp_path / 'g.npz'}: "
+    assert len(found) == len(said)
+    assert all(each.startswith(begin + expected) for each, expected in zip(found, said, strict=True))
+
+
+def test_arrays_without_use_of_several_types_are_said(tmp_path: Path) -> None:
+    of_types = {
+        "a/x": np.ones((5, 2)),
+        "a/trian_idx": np.arange(3),
+        "b/num_nodes": np.int64(4),
+        "b/featuers": np.ones((4, 2)),
+    }
+    of_types |= {
+        "a__to__b/edge_index": np.zeros((2, 7), int),
+        "a__to__b/weight": np.ones(7),
+        "a__to__b/wieght": np.ones(6),
+    }
+    np.savez(tmp_path / "g.npz", **of_types, x=np.ones(5), class_names=np.array(["k"]), names=np.array(["n"] * 3))
+    source = open_source(str(tmp_path / "g.npz"), tmp_path)
+    named = "in a file of several types, arrays are called TYPE/NAME or SRC__REL__DST/NAME."
+    assert [each.removeprefix(f"{tmp_path / 'g.npz'}: ") for each in source.strays] == [  # type: ignore[attr-defined]
+        f"x, float64 [5]: ignored, as {named}",
+        "a/trian_idx, int64 [3]: ignored, as an attribute has 5 rows. Did you mean train_idx?",
+        "b/featuers, float64 [4, 2]: taken for an attribute, and there is no x. If these are the features, call them x.",
+        "a__to__b/wieght, float64 [6]: ignored, as an attribute has 7 rows.",
+    ]
+
+
+def test_misspelt_edges_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", edge_indx=RING, x=np.ones(NODES))
+    with pytest.raises(
+        DataError, match=r"found \['edge_indx', 'x'\]\. Is 'edge_indx' meant as edge_index\? Then rename it"
+    ):
+        open_source(str(tmp_path / "g.npz"), tmp_path)

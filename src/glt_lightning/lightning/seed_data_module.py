@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,8 @@ from glt_lightning.partition import check_overlap, is_tables, read_edge_split
 if TYPE_CHECKING:
     from glt_lightning.lightning.new_rows import NewRows
     from glt_lightning.partition import ConvertedTables
+
+_log = logging.getLogger(__name__)
 
 WEIGHT = "edge_weight"
 
@@ -84,6 +87,8 @@ class SeedDataModule(GraphDataModule):
 
     def _check_before_partitioning(self, stage: str | None) -> None:
         """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
+        for each in self._facts.strays:
+            _log.warning(each)
         known = self._facts.splits if self.links is None else self.links.named_splits
         if known is not None:
             self._require_split(stage, {*known})

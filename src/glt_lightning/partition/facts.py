@@ -25,6 +25,7 @@ class GraphFacts:
     num_categories: number of codes of each column of ``x_codes``, for the node types that have them.
     splits: node type of each split.
     empty_splits: those without a node.
+    strays: what is to be said of arrays of the data without use.
     edges: what edges have that encoders can read, for the edge types that have some of it.
     labels: what the labels of ``target_type`` are, None without.
     edge_labels: what the labels of edges to predict are, for the edge types that have some.
@@ -41,6 +42,7 @@ class GraphFacts:
     labels: LabelFacts | None = None
     edge_labels: Mapping[EdgeType, LabelFacts] = field(default_factory=dict)
     empty_splits: Collection[str] = ()
+    strays: Sequence[str] = ()
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> GraphFacts:
@@ -78,6 +80,7 @@ class GraphFacts:
             _labels_of_source(source),
             _edge_labels_of_source(source),
             {name for name, (_, ids) in splits.items() if not (ids.any() if ids.dtype == np.bool_ else len(ids))},
+            getattr(source, "strays", ()),
         )
 
 

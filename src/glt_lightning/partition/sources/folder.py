@@ -16,7 +16,16 @@ from glt_lightning.partition.sources.base import (
     folder_name,
 )
 from glt_lightning.partition.sources.files import CscEdges, FileEdges, NpyFile
-from glt_lightning.partition.sources.npz import CHECKED, MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
+from glt_lightning.partition.sources.npz import (
+    CHECKED,
+    KNOWN,
+    MASK_KEYS,
+    SPLIT_KEYS,
+    rows_of_attrs,
+    split_ids,
+    split_keys,
+    stray_arrays,
+)
 
 _X, _Y = ("x", "feat"), ("y", "label")
 _SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}
@@ -56,6 +65,15 @@ class FolderSource(DelegatingSource):
             name: (NODE, split_ids(f"{self.path}: ", each, lambda key: self._files[key][:], count))
             for name, each in keys.items()
         }
+
+    @property
+    def strays(self) -> list[str]:
+        """Says which files have no use, or almost the name of what has one."""
+        graph, files = self._graph, self._files
+        known = {*KNOWN, *_X, *_Y, *_SPLITS, *_STRUCTURE} - ({"x"} if "feat" in files else set())
+        rows = rows_of_attrs(self.num_nodes[NODE], graph.edges(EDGE).num_edges)
+        attrs = {*graph.node_attrs(NODE), *graph.edge_attrs(EDGE)}
+        return stray_arrays(f"{self.path}/", {k: (f.shape, f.dtype) for k, f in files.items()}, attrs, rows, known)
 
     def _load(self) -> ArraySource:
         files = self._files

@@ -23,6 +23,7 @@ from glt_lightning.partition.sources.base import (
     classes_of,
     file_fingerprint,
     folder_name,
+    near,
     pick_target,
     width,
 )
@@ -45,8 +46,10 @@ class NpzSource:
         keys = set(self._shapes)
         edge_keys = sorted(k for k in keys if k == "edge_index" or k.endswith("/edge_index"))
         if not edge_keys:
+            meant = next((k for k in sorted(keys) if near(k, ["edge_index"], cutoff=_LIKE)), None)
             raise DataError(
                 f"{self.path}: expected 'edge_index' or 'SRC__REL__DST/edge_index', found {sorted(keys)[:8]}."
+                + (f" Is {meant!r} meant as edge_index? Then rename it." if meant else "")
             )
         self._edge_prefix = {self._edge_type(k): k.removesuffix("edge_index") for k in edge_keys}
         homogeneous = edge_keys == ["edge_index"]
@@ -132,13 +135,37 @@ class NpzSource:
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         prefix = self._edge_prefix[edge_type]
-        return self._attrs(prefix, self._shapes[prefix + "edge_index"][0][1], of_edges=True)
+        return self._attrs(prefix, self._count_edges(prefix), of_edges=True)
 
     def _attrs(self, prefix: str, count: int, *, of_edges: bool) -> dict[str, Rows]:
         members = self._members(prefix)
         if self.schema.homogeneous:  # nodes and edges have one prefix
             members = {name: key for name, key in members.items() if name.startswith("edge_") == of_edges}
         return {n: self._lazy(k) for n, k in members.items() if n in CHECKED or self._shapes[k][0][:1] == (count,)}
+
+    @property
+    def strays(self) -> list[str]:
+        """Says which arrays of the file have no use, or almost the name of what has one."""
+        types = not self.schema.homogeneous
+
+        def below(prefix: str, attrs: Collection[str], rows: str, known: Collection[str] = KNOWN) -> list[str]:
+            names = {key[len(prefix) :]: value for key, value in self._shapes.items() if key.startswith(prefix)}
+            found = {name: value for name, value in names.items() if not (types and "/" in name)}
+            return stray_arrays(f"{self.path}: {prefix}", found, attrs, rows, known)
+
+        if not types:
+            attrs = {*self.node_attrs(NODE), *self.edge_attrs(EDGE)}
+            return below("", attrs, rows_of_attrs(self.num_nodes[NODE], self._count_edges("")))
+        named = "in a file of several types, arrays are called TYPE/NAME or SRC__REL__DST/NAME"
+        said = below("", (), named, ("class_names",))
+        for t, prefix in self._node_prefix.items():
+            said += below(prefix, self.node_attrs(t), rows_of_attrs(self.num_nodes[t]))
+        for e, prefix in self._edge_prefix.items():
+            said += below(prefix, self.edge_attrs(e), rows_of_attrs(self._count_edges(prefix)), KNOWN - {"x"})
+        return said
+
+    def _count_edges(self, prefix: str) -> int:
+        return self._shapes[prefix + "edge_index"][0][1]
 
     def _members(self, prefix: str) -> dict[str, str]:
         """Returns name -> key of the attributes below a prefix: numeric arrays that are neither structure, splits nor names."""
@@ -258,6 +285,44 @@ EDGE_SPLIT_KEYS = {
     for given, split in (("train", "train"), ("valid", "val"), ("val", "val"), ("test", "test"))
     for suffix, name in _EDGE_ARRAYS.items()
 }
+
+
+# All names of arrays with a meaning.
+KNOWN = frozenset({*CHECKED, "edge_index", "num_nodes", "class_names", *SPLIT_KEYS, *MASK_KEYS, *EDGE_SPLIT_KEYS})
+_LIKE = 0.85  # train_mask is so like trian_mask; edge_time is 0.78 like edge_type
+
+
+def stray_arrays(
+    where: str,
+    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+    attrs: Collection[str],
+    rows: str,
+    known: Collection[str],
+) -> list[str]:
+    """Says which of the arrays beside each other have no use, and which attributes have almost the name of something else. Text
+    may be there for other readers.
+
+    where: beginning of what is said.  arrays: name -> shape and dtype.  attrs: those that are attributes.
+    rows: what attributes are.  known: names with a meaning.
+    """
+    found, absent = [], [name for name in known if name not in arrays]
+    for name, (shape, dtype) in sorted(arrays.items()):
+        what, like = f"{where}{name}, {dtype} {list(shape)}", near(name, absent, cutoff=_LIKE)
+        if name in known:
+            continue
+        if name in attrs and like:
+            found.append(f"{what}: taken for an attribute.{like}")
+        elif name in attrs and "x" in absent and dtype.kind == "f" and len(shape) == 2 and not name.startswith("edge_"):
+            found.append(f"{what}: taken for an attribute, and there is no x. If these are the features, call them x.")
+        elif name not in attrs and (like or (shape and dtype.kind in "biuf")):
+            found.append(f"{what}: ignored, as {rows}.{like or near(name, absent)}")
+    return found
+
+
+def rows_of_attrs(nodes: int, edges: int | None = None) -> str:
+    """What `stray_arrays` says of attributes with so many rows. edges: those of edges, where they have a name that tells."""
+    of_edges = "" if edges is None else f", or a name edge_... and {edges:,} rows"
+    return f"an attribute has {nodes:,} rows{of_edges}"
 
 
 def split_keys(keys: Collection[str], further: Mapping[str, str] = MappingProxyType({})) -> dict[str, list[str]]:

@@ -48,6 +48,10 @@ class TransformedSource(DelegatingSource):
         return getattr(self.inner, "class_names", None)
 
     @property
+    def strays(self) -> list[str]:
+        return getattr(self.inner, "strays", [])
+
+    @property
     def num_categories(self) -> dict[NodeType, tuple[int, ...]]:
         """Numbers of codes, as in the tables; a transform may remove codes."""
         return {t: counts for t, counts in categories_of(self.inner).items() if "x_codes" in self.node_attrs(t)}
