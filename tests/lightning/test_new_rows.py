@@ -19,7 +19,10 @@ from torch_geometric.data import HeteroData
 import glt_lightning as glt
 from glt_lightning.base import DataError
 from glt_lightning.cli import main
+from glt_lightning.graph import Manifest
 from glt_lightning.lightning import PredictionWriter, predict_new, read_predictions
+from glt_lightning.lightning.new_rows import write_version
+from glt_lightning.partition.versions import Versions
 from tests.lightning.test_tables_encode import CONFIG as OF_SAGE, write_tables
 
 CONFIG = OF_SAGE.replace("glt_lightning.GraphSAGE", "glt_lightning.NodePredictor")
@@ -535,3 +538,45 @@ def test_the_arrays_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert known["batch"].n_id.tolist() == [10, 0]
     known["grown"].close()
     known["partition"].close()
+
+
+# Ids that a table of new rows alone does not tell to be text.
+
+
+def tables_with_ids(folder: Path, name: str, ids: list[Any], ends: list[tuple[Any, Any]]) -> dict[str, str]:
+    """Writes tables of nodes and edges. Returns their paths."""
+    found = {"nodes": str(folder / f"{name}-nodes.csv"), "edges": str(folder / f"{name}-edges.csv")}
+    Path(found["nodes"]).write_text("id,a\n" + "".join(f"{each},0.5\n" for each in ids))
+    Path(found["edges"]).write_text("s,d\n" + "".join(f"{s},{d}\n" for s, d in ends))
+    return found
+
+
+def partitioned_tables(folder: Path, ids: list[Any]) -> glt.GLTDataModule:
+    paths = tables_with_ids(folder, "old", ids, [(ids[0], ids[1]), (ids[1], ids[2])])
+    nodes = {"path": paths["nodes"], "id": "id", "features": "a"}
+    edges = {"path": paths["edges"], "source": "s", "destination": "d"}
+    data = glt.GLTDataModule(dataset={"nodes": nodes, "edges": edges}, root=str(folder / "root"), num_neighbors=[2])
+    data.prepare_data()
+    return data
+
+
+def test_appended_ids_are_text_where_those_of_the_graph_are(tmp_path: Path) -> None:
+    data = partitioned_tables(tmp_path, ["p0", "p1", "17"])
+    write_version(data, tables_with_ids(tmp_path, "new1", [18, 19], [(18, 17), ("p1", 19)]))
+    write_version(data, tables_with_ids(tmp_path, "new2", ["q", 20], [("q", 18), (20, "p0")]))
+    manifest = Manifest.load(data.partition_dir)
+    assert Versions(data.partition_dir).read(manifest, "latest").ids["node"].tolist() == ["18", "19", "q", "20"]
+    with pytest.raises(DataError, match="row 0, column 'id': id '18' is in the graph already"):
+        write_version(data, tables_with_ids(tmp_path, "new3", ["18", "r"], [("r", 18)]))
+
+
+def test_appended_ids_are_integers_where_those_of_the_graph_are(tmp_path: Path) -> None:
+    data = partitioned_tables(tmp_path, [3, 5, 7])
+    with pytest.raises(
+        DataError, match=r"new1-nodes\.csv: row 1, column 'id': id 'q' is no integer, but those of the graph"
+    ):
+        write_version(data, tables_with_ids(tmp_path, "new1", [8, "q"], [(8, 3)]))
+    write_version(data, tables_with_ids(tmp_path, "new2", [8, 9], [(8, 3)]))
+    write_version(data, tables_with_ids(tmp_path, "new3", [10], [(8, 10)]))
+    manifest = Manifest.load(data.partition_dir)
+    assert Versions(data.partition_dir).read(manifest, "latest").ids["node"].tolist() == [8, 9, 10]

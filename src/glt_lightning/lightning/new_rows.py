@@ -229,7 +229,7 @@ def write_version(datamodule: GLTDataModule, tables: Mapping[str, Any], *, delet
         what = [f"{counted(n, 'node')} of type {t}" for t, n in facts.deleted_nodes.items()]
         what += [f"{counted(n, 'edge')} of type {e}" for e, n in facts.deleted_edges.items()]
         return f"{folder}: version {number}: without {', '.join(what) or 'anything'}"
-    rows = LaterTables(dataset, root, manifest, folder, appended).read(tables)
+    rows = LaterTables(dataset, root, manifest, folder, appended).read(tables, stay=True)
     number = append_rows(folder, rows.additions, rows.ids, after=appended.version)
     new = rows.additions
     what = [f"{counted(n.count, 'node')} of type {t}" for t, n in new.nodes.items()]

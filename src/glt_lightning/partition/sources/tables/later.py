@@ -87,11 +87,11 @@ class LaterTables:
             raise DataError(f"{what}: cannot be read as columns of one length ({error}).") from None
         pq.write_table(table, path)
 
-    def read(self, given: Mapping[str, Any]) -> LaterRows:
+    def read(self, given: Mapping[str, Any], stay: bool = False) -> LaterRows:
         """Reads new rows.
 
         given: ``nodes`` and ``edges``, with the ``path`` of each table that has new rows; columns are as in the graph's own
-        tables.
+        tables.  stay: they become part of the graph, so that their ids are numbers or text as those of the graph.
 
         Raises `DataError` for tables that do not fit those of the graph, naming the table, and the row where one is at fault.
         """
@@ -99,7 +99,7 @@ class LaterTables:
         with self._lock:
             fitted = self._fitted = self._fitted or GraphEncoding.load(self._folder)
         with tempfile.TemporaryDirectory(prefix="glt-new-") as temporary:
-            return _Reader(tables, fitted, self, Path(temporary)).read()
+            return _Reader(tables, fitted, self, Path(temporary), stay).read()
 
     def read_deleted(self, given: Mapping[str, Any]) -> tuple[dict[NodeType, np.ndarray], dict[EdgeType, np.ndarray]]:
         """Reads rows to delete: nodes by their ids, from the column of ids or else the first one; edges by their ends.
@@ -215,11 +215,11 @@ class _BothIds:
 
 
 class _Reader:
-    """tables: of the new rows.  graph: those of the graph."""
+    """tables: of the new rows.  graph: those of the graph.  stay: as of `LaterTables.read`."""
 
-    def __init__(self, tables: Tables, fitted: GraphEncoding, graph: LaterTables, temporary: Path) -> None:
+    def __init__(self, tables: Tables, fitted: GraphEncoding, graph: LaterTables, temporary: Path, stay: bool) -> None:
         self._tables, self._fitted, self._temporary = tables, fitted, temporary
-        self._graph, self._named = graph, graph.has_ids
+        self._graph, self._named, self._stay = graph, graph.has_ids, stay
 
     def read(self) -> LaterRows:
         nodes: dict[NodeType, NewNodes] = {}
@@ -250,8 +250,24 @@ class _Reader:
             raise DataError(f"{what}: nodes of this type have ids; data.dataset names no column of them.")
         if isinstance(ids, KeyIds) and self._named(t) and ids.count:
             self._require_new(t, ids, f"{table.id}", job.files(f"nodes.{t}"))
+            if self._stay:
+                ids = self._like_those_there(t, ids, f"{table.id}", job.files(f"nodes.{t}"))
         self._log_unknown(job.files(f"nodes.{t}"), stored)
         return NewNodes(facts.num_nodes, _arrays(node_folder(job.out, t), IDS)), ids
+
+    def _like_those_there(self, t: NodeType, ids: KeyIds, column: str, files: TableFiles) -> KeyIds:
+        """Returns ids as text if those of the graph are: a table of 17 and 18 alone does not tell. Raises `DataError` for text
+        among numbers."""
+        known = self._graph.ids(t)
+        assert isinstance(known, KeyIds)
+        alike = known.compared(ids.ids)
+        if alike.null_count:
+            row = int(alike.is_null().index(True).as_py())
+            raise DataError(
+                f"{files.place(row)}, column {column!r}: id {ids.ids[row].as_py()!r} is no integer, but those of the graph's "
+                f"nodes of type {t!r} are. Give the node an integer."
+            )
+        return KeyIds(alike)
 
     def _require_new(self, t: NodeType, ids: KeyIds, column: str, files: TableFiles) -> None:
         known = np.asarray(self._graph.ids(t).find(ids.ids))
