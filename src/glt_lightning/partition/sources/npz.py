@@ -158,7 +158,7 @@ class NpzSource:
             return below("", attrs, rows_of_attrs(self.num_nodes[NODE], self._count_edges("")))
         named = "in a file of several types, arrays are called TYPE/NAME or SRC__REL__DST/NAME"
         said = below("", (), named, ("class_names",))
-        for t, prefix in self._node_prefix.items():
+        for t, prefix in sorted(self._node_prefix.items()):
             said += below(prefix, self.node_attrs(t), rows_of_attrs(self.num_nodes[t]))
         for e, prefix in self._edge_prefix.items():
             said += below(prefix, self.edge_attrs(e), rows_of_attrs(self._count_edges(prefix)), KNOWN - {"x"})
