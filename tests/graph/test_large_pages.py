@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from glt_lightning.graph import LocalPartition, local_partition
@@ -43,3 +46,31 @@ def test_as_far_as_files_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sh
     assert len(found) == 3  # n_id, indptr, indices
     assert found == [True] * 3 if share == 1 else set(found) == {True, False}
     again.close()
+
+
+def test_another_thread_opens_an_array_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each summed what was mapped while the other added to it."""
+    partitioned(small_graph(), tmp_path, 1).close()
+    others: list[threading.Thread] = []
+
+    class Summed(np.ndarray):
+        @property
+        def nbytes(self) -> int:
+            if others:
+                (other,) = others
+                others.clear()
+                other.start()
+                other.join(60)
+            return self.size * self.itemsize
+
+    def open_array(*args: Any, **kwargs: Any) -> np.ndarray:
+        return given(*args, **kwargs).view(Summed)
+
+    given = local_partition.open_array
+    monkeypatch.setattr(local_partition, "open_array", open_array)
+    partition = LocalPartition.open(tmp_path / "parts1")
+    assert partition.view.arrays(0, 0) is not None
+    others.append(threading.Thread(target=partition.node_shards, args=(0, "x")))
+    partition.node_shards(0, "y")
+    assert not others
+    partition.close()

@@ -467,7 +467,8 @@ class _Maps:
     def _fits(self, nbytes: int) -> bool:
         """Tells whether a large file surely fits into memory, with those that are mapped: reading it by large pages then costs
         nothing."""
-        mapped = sum(array.nbytes for array in self._arrays.values())
+        arrays = [*self._arrays.values()]  # a copy, as other threads open arrays meanwhile
+        mapped = sum(array.nbytes for array in arrays)
         return nbytes >= _LARGE_FILE and mapped + nbytes <= available_memory() // _SURELY
 
     def forget(self) -> None:
