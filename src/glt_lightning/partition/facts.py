@@ -25,7 +25,7 @@ class GraphFacts:
     num_categories: number of codes of each column of ``x_codes``, for the node types that have them.
     splits: node type of each split.
     empty_splits: those without a node.
-    strays: what is to be said of arrays of the data without use.
+    strays: a line for each array of the data that is ignored, and each attribute with almost a known name.
     edges: what edges have that encoders can read, for the edge types that have some of it.
     labels: what the labels of ``target_type`` are, None without.
     edge_labels: what the labels of edges to predict are, for the edge types that have some.

@@ -68,7 +68,7 @@ class FolderSource(DelegatingSource):
 
     @property
     def strays(self) -> list[str]:
-        """Says which files have no use, or almost the name of what has one."""
+        """One line for each file that is ignored, and each attribute with almost a known name."""
         graph, files = self._graph, self._files
         known = {*KNOWN, *_X, *_Y, *_SPLITS, *_STRUCTURE} - ({"x"} if "feat" in files else set())
         rows = rows_of_attrs(self.num_nodes[NODE], graph.edges(EDGE).num_edges)

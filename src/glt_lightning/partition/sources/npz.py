@@ -145,7 +145,7 @@ class NpzSource:
 
     @property
     def strays(self) -> list[str]:
-        """Says which arrays of the file have no use, or almost the name of what has one."""
+        """One line for each array that is ignored, and each attribute with almost a known name."""
         types = not self.schema.homogeneous
 
         def below(prefix: str, attrs: Collection[str], rows: str, known: Collection[str] = KNOWN) -> list[str]:
@@ -299,11 +299,11 @@ def stray_arrays(
     rows: str,
     known: Collection[str],
 ) -> list[str]:
-    """Says which of the arrays beside each other have no use, and which attributes have almost the name of something else. Text
-    may be there for other readers.
+    """Returns one line for each array that is ignored, and each attribute with almost a known name. Arrays of text are left out:
+    they may be there for other readers.
 
-    where: beginning of what is said.  arrays: name -> shape and dtype.  attrs: those that are attributes.
-    rows: what attributes are.  known: names with a meaning.
+    where: beginning of each line.  arrays: name -> shape and dtype.  attrs: those that are attributes.
+    rows: which arrays are attributes (`rows_of_attrs`).  known: names with a meaning.
     """
     found, absent = [], [name for name in known if name not in arrays]
     for name, (shape, dtype) in sorted(arrays.items()):
@@ -320,7 +320,7 @@ def stray_arrays(
 
 
 def rows_of_attrs(nodes: int, edges: int | None = None) -> str:
-    """What `stray_arrays` says of attributes with so many rows. edges: those of edges, where they have a name that tells."""
+    """Returns which arrays are attributes, for `stray_arrays`. edges: number of edges, if a name tells their attributes apart."""
     of_edges = "" if edges is None else f", or a name edge_... and {edges:,} rows"
     return f"an attribute has {nodes:,} rows{of_edges}"
 
