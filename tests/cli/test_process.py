@@ -279,8 +279,11 @@ with command_process():
     [
         "torch.nn.Conv2d(3, 4, 3, device='meta')(ones.to('meta'))",
         "torch.compile(torch.nn.Conv2d(3, 4, 3), backend='aot_eager', dynamic=True)(ones)",
-        "torch._dynamo.optimize('eager')(torch.nn.Conv2d(3, 4, 3))(ones)",
-        "FakeTensorMode().from_tensor(ones).sum(1, keepdim=True).expand(1, 4, 8, 8)[..., 2:, 2:]",
+        pytest.param("torch._dynamo.optimize('eager')(torch.nn.Conv2d(3, 4, 3))(ones)", marks=pytest.mark.slow),
+        pytest.param(
+            "FakeTensorMode().from_tensor(ones).sum(1, keepdim=True).expand(1, 4, 8, 8)[..., 2:, 2:]",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_compiler_is_read_from_wherever_it_is_used(use: str) -> None:
@@ -376,6 +379,7 @@ main(["fit", "--model=glt_lightning.GraphSAGE", "--data=glt_lightning.GLTDataMod
 """
 
 
+@pytest.mark.slow
 def test_an_error_ends_a_rank_whose_store_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(_RANK)
     with socket.socket() as free:

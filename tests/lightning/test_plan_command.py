@@ -41,11 +41,17 @@ def said(capsys: pytest.CaptureFixture[str], *args: Any) -> tuple[str, str]:
     return found.out, found.err
 
 
-def test_a_plan_and_the_run_after_it(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def folder(config: Path, tmp_path: Path) -> Path:
+    """That of the partition, which is made."""
     main(["partition", "--config", str(config), "--batches", "1"])
-    (folder,) = (path for path in (tmp_path / "root" / "partitions").iterdir() if path.is_dir())
+    (made,) = (path for path in (tmp_path / "root" / "partitions").iterdir() if path.is_dir())
+    return made
+
+
+def test_a_plan_and_the_run_after_it(
+    config: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     text, errors = said(capsys, "plan", "--config", config)
     assert "measuring some batches" in errors
@@ -68,6 +74,9 @@ def test_a_plan_and_the_run_after_it(
     assert table["bytes of local rows"][:3] == [f"{size / 1000:.3g} kB", f"{size / 1000:.3g} kB", "+0%"]
     assert table["batches"][:3] == ["5", "5", "+0%"]
 
+
+@pytest.mark.slow
+def test_hosts(config: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hosts = ["--trainer.strategy", "glt_worker", "--hosts", 2, "--ranks", 2, "--machine", "r7i.8xlarge"]
     text, _ = said(capsys, "plan", "--config", config, *hosts)
     for line in (
@@ -101,6 +110,21 @@ def test_a_plan_and_the_run_after_it(
     alone = said(capsys, "plan", "--config", config, "--choose", "--data.sampling.num_workers", 1)[0]
     assert yaml.safe_load(alone)["data"]["init_args"]["sampling"]["concurrency"] == 4  # any is as fast
 
+    text, _ = said(capsys, "plan", "--config", config, "--hosts", 2)  # without a strategy that deals parts
+    assert "parts          each host has 2 of 2" in text
+    assert "remote" not in text
+    assert "3 parts" not in text
+    served = ["--trainer.strategy", "glt_server_client", "--ranks", 2, "--cores", 6]
+    found = json.loads(said(capsys, "plan", "--config", config, *served, "--data.sampling.num_workers", 2, "--json")[0])
+    assert "one sampler process less" not in {each["name"] for each in found["changes"]}
+    text, _ = said(capsys, "plan", "--config", config, *served, "--choose")
+    assert "; with 4: " in text  # samplers of a server are those of all its ranks, and it has some
+    assert yaml.safe_load(text)["data"]["init_args"]["sampling"]["num_workers"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_gpus(config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = ["--machine", "p5.48xlarge", "--gpus", 2]
     text, _ = said(capsys, "plan", "--config", config, *gpus)
     for line in (
@@ -122,17 +146,6 @@ def test_a_plan_and_the_run_after_it(
         config, capsys, [*map(str, gpus), "--data.sampling.topology", "cpu"], "memory: a GPU of this job needs 0.60 GB"
     )
     refused(config, capsys, [*map(str, gpus), "--data.sampling.topology", "device"], "of the GPU's memory, and ")
-
-    text, _ = said(capsys, "plan", "--config", config, "--hosts", 2)  # without a strategy that deals parts
-    assert "parts          each host has 2 of 2" in text
-    assert "remote" not in text
-    assert "3 parts" not in text
-    served = ["--trainer.strategy", "glt_server_client", "--ranks", 2, "--cores", 6]
-    found = json.loads(said(capsys, "plan", "--config", config, *served, "--data.sampling.num_workers", 2, "--json")[0])
-    assert "one sampler process less" not in {each["name"] for each in found["changes"]}
-    text, _ = said(capsys, "plan", "--config", config, *served, "--choose")
-    assert "; with 4: " in text  # samplers of a server are those of all its ranks, and it has some
-    assert yaml.safe_load(text)["data"]["init_args"]["sampling"]["num_workers"] == 2
 
 
 def test_what_changes_no_value_is_chosen_for_a_slow_network(

@@ -269,13 +269,19 @@ def test_uneven_training_loaders_raise_instead_of_hanging(tmp_path: Path, strate
     assert "training needs equally many batches on all ranks, got rank 0: 4, rank 1: 7." in result.stdout
 
 
-@pytest.mark.parametrize("strategy", ["glt_worker", "ddp"])
+_UNKNOWN_SEED = ["--data.init_args.seeds.splits", "{train: [999]}"]
+_NO_BATCH = ["--trainer.limit_train_batches", "1.0e-9"]
+
+
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("strategy", "options", "said"),
     [
         # of rank 0, while the other one waits
-        (["--data.init_args.seeds.splits", "{train: [999]}"], "error: .*999.*"),
-        (["--trainer.limit_train_batches", "1.0e-9"], "error: You requested to check 1e-09 of .*"),  # of both
+        ("glt_worker", _UNKNOWN_SEED, "error: .*999.*"),
+        pytest.param("ddp", _UNKNOWN_SEED, "error: .*999.*", marks=pytest.mark.slow),
+        # of both
+        pytest.param("glt_worker", _NO_BATCH, "error: You requested to check 1e-09 of .*", marks=pytest.mark.slow),
+        ("ddp", _NO_BATCH, "error: You requested to check 1e-09 of .*"),
     ],
 )
 def test_an_error_is_one_line(endless: list[str], tmp_path: Path, strategy: str, options: list[str], said: str) -> None:

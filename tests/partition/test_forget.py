@@ -130,6 +130,7 @@ def run_until(plan: Forgetting, step: int) -> bool:
     return code == 0
 
 
+@pytest.mark.slow
 def test_killed_at_each_step(ring: Path, tmp_path: Path) -> None:
     out, before = ring.with_name("less"), tmp_path / "before"
     plan = Forgetting.plan(ring, out, ring.parents[1])

@@ -27,6 +27,8 @@ from tests.partition.test_grow import specs
 from tests.workers.test_group import link
 
 KINDS = {**GROWN, "deleted": {"graph": {"undirected": True}, "deletes": True}}
+QUICK = ("plain", "times of nodes", "deleted")
+EACH_KIND = [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in KINDS]
 
 
 def contents_of(session: Session, made: list[LoaderSpec | LinkSpec]) -> list[Any]:
@@ -52,7 +54,7 @@ def grown(
     return two, made, SamplingOptions(with_edge=True, **given.get("sampling", {}))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 @pytest.mark.parametrize(("number", "parts", "servers"), [(0, 1, 1), (1, 3, 2)])
 def test_servers_have_the_batches_of_one_process(
     tmp_path: Path, kind: str, number: int, parts: int, servers: int
@@ -78,7 +80,7 @@ def test_servers_have_the_batches_of_one_process(
     base.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 @pytest.mark.parametrize(("number", "workers"), [(2, 0), (3, 1)])
 def test_hosts_have_the_batches_of_one_process(tmp_path: Path, kind: str, number: int, workers: int) -> None:
     _, made, sampling = grown(tmp_path / "base", kind, number, 3)
