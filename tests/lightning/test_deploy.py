@@ -259,6 +259,33 @@ def test_an_answered_request_is_forgotten() -> None:
         gc.enable()
 
 
+def test_times(make_data: Any, make_trainer: Any, tmp_path: Path) -> None:
+    """Each seed is asked about at its own time, as `predict` does, and an error says when times are missing."""
+    graph = learnable_graph()
+    edge_time = np.random.default_rng(2).integers(0, 100, graph["edge_index"].shape[1])
+    np.savez(tmp_path / "timed.npz", **graph, edge_time=edge_time)
+    given = SAMPLED | {"dataset": str(tmp_path / "timed.npz"), "sampling": {"seed": 3, "time_attr": "edge_time"}}
+    given |= {"partition": {"time_attr": "edge_time"}, "evaluation": {"num_neighbors": [3, 3], "predict_split": "test"}}
+    ids, times = [7, 3, 200], [20, 90, 50]
+    given |= {"seeds": {"splits": {"test": ids}, "input_time": {"test": times}}}
+    data = make_data(**given)
+    model = model_of(data)
+    writer = PredictionWriter(str(tmp_path / "out"))
+    make_trainer(callbacks=[writer]).predict(model, data, return_predictions=False)
+    rows = read_predictions(tmp_path / "out")
+    expected = rows["probability"][[rows["n_id"].tolist().index(each) for each in ids]].tolist()
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        found = columns_of(ask("/predict", {"ids": ids, "times": times}))
+        assert found["probability"] == expected
+        assert columns_of(ask("/predict", {"ids": ids, "times": [0, 0, 0]})) != found
+        missing = ask("/predict", {"ids": ids})
+        assert missing.status == 422
+        assert "times: node has no times of its own: expected one for each id or pair" in missing.text
+
+    talking(make_trainer(), model, make_data(**given), talk)
+
+
 BAD: list[tuple[Any, int, str]] = [
     (b"{", 400, "the body is no JSON"),
     (b"[" * 3000, 400, "the body is no JSON"),
@@ -273,7 +300,7 @@ BAD: list[tuple[Any, int, str]] = [
     ({"ids": [1], "num_neighbors": [3, 3, 3, 3]}, 422, "1 to 3 fan-outs"),
     ({"ids": [1], "num_neighbors": [-1]}, 422, "fan-outs of 1 to 50"),
     ({"ids": [1], "key": 1 << 64}, 422, "key: expected a number of 64 bits"),
-    ({"ids": [1], "times": [5]}, 422, "input_time: has no effect without sampling.time_attr"),
+    ({"ids": [1], "times": [5]}, 422, "times: this model does not draw neighbours by time"),
     ({"ids": [1], "times": ["a"]}, 422, "times: expected integers"),
     ({"ids": [*range(50)]}, 413, "at most 20 are answered"),
     ({"ids": ["a" * 5000]}, 413, "more than 4000 bytes"),

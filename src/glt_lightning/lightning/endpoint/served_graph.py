@@ -190,6 +190,7 @@ class GraphVersion:
         errors = [*([] if new is None else new.errors), *errors]
         if not len(rows):
             raise errors[0] if errors else QuestionError("ids: there is nothing to predict.", "ids")
+        self._check_times(question, of_type)
         times = None if question.times is None else np.array(question.times, np.int64)[rows]
         recipe: dict[str, Any] = {}
         if question.num_neighbors is not None:
@@ -210,8 +211,7 @@ class GraphVersion:
         ends = of_type.split("__")[::2] if pairs else [of_type]
         seeds = np.array([[self._first_alive(t)] for t in ends], np.int64)
         seeds = seeds if pairs else seeds[0]
-        own = self.data.sampling.time_attr in self._times_of(of_type)
-        times = None if self.data.sampling.time_attr is None or own else np.zeros(1, np.int64)
+        times = np.zeros(1, np.int64) if self._needs_times(of_type) else None
         asked = self._sample(of_type, seeds, times, key, {}, limits, None)
         return AskedRows({}, np.zeros(1, np.int64), [], asked, of_type, pairs, self.number, key)
 
@@ -222,10 +222,17 @@ class GraphVersion:
         )  # ascending: the first number that is not among them
         return int(missing[0]) if len(missing) else len(deleted)
 
-    def _times_of(self, of_type: str) -> Sequence[str]:
-        """Attributes of the nodes of a type, of which one may be their time."""
-        schema = self.graph.schema
-        return self.graph.manifest.node_attrs(schema.node_index(of_type)) if of_type in schema.node_types else ()
+    def _needs_times(self, of_type: str) -> bool:
+        """Whether neighbours are drawn by time, and seeds of this type, such as pairs of nodes, have none of their own."""
+        time_attr, schema = self.data.sampling.time_attr, self.graph.schema
+        own = self.graph.manifest.node_attrs(schema.node_index(of_type)) if of_type in schema.node_types else ()
+        return time_attr is not None and time_attr not in own
+
+    def _check_times(self, question: Question, of_type: str) -> None:
+        if question.times is not None and self.data.sampling.time_attr is None:
+            raise QuestionError("times: this model does not draw neighbours by time. Remove them.", "times")
+        if question.times is None and self._needs_times(of_type):
+            raise QuestionError(f"times: {of_type} has no times of its own: expected one for each id or pair.", "times")
 
     def _sample(
         self,
