@@ -279,9 +279,10 @@ def test_times(make_data: Any, make_trainer: Any, tmp_path: Path) -> None:
         found = columns_of(ask("/predict", {"ids": ids, "times": times}))
         assert found["probability"] == expected
         assert columns_of(ask("/predict", {"ids": ids, "times": [0, 0, 0]})) != found
-        missing = ask("/predict", {"ids": ids})
-        assert missing.status == 422
-        assert "times: node has no times of its own: expected one for each id or pair" in missing.text
+        for question in ({"ids": ids}, {"nodes": {"node": [{"x": [0.0] * WIDTH}]}, "times": []}):
+            missing = ask("/predict", question)
+            assert missing.status == 422
+            assert "times: node has no times of its own: expected one for each id or pair" in missing.text
 
     talking(make_trainer(), model, make_data(**given), talk)
 

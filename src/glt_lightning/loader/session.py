@@ -209,7 +209,7 @@ class Session:
 
     def _check_open(self) -> None:
         if self._opened is None:
-            raise SamplerError("this Session is closed; open a new one.")
+            raise SamplerError("the Session is closed; open a new one.")
 
     def to_device(self, batch: Batch, device: torch.device | None = None) -> Batch:
         """The batch on ``device`` (None: the session's), whole: also with the attributes that the device keeps.

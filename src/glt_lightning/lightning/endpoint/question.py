@@ -217,7 +217,7 @@ def _question(given: Mapping[str, Any]) -> Question:
         edge_type=given.get("edge_type"),
         nodes=nodes,
         edges=edges,
-        times=times,
+        times=times or None,
         key=_key(given.get("key")),
         num_neighbors=_list(given, "num_neighbors"),
         embedding=given.get("embedding", False),
